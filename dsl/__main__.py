@@ -1,0 +1,5 @@
+"""`python -m dsl` is `dsl`."""
+
+from dsl.cli import main
+
+main()

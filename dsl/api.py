@@ -1,0 +1,165 @@
+"""What the command line does, as functions: `import dsl; dsl.train(...)`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dsl.compose import build_model, config_of
+from dsl.config import Config, load_config
+from dsl.data.classes import align_classes
+from dsl.data.pictures import read_pictures
+from dsl.data.index import Index
+from dsl.data.loader import TestBatches
+from dsl.data.loader import load as load_items
+from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
+from dsl.engine.progress import CountBar
+from dsl.errors import UserError
+from dsl.evaluate import best_f1_thresholds, evaluate_coco, evaluate_voc
+from dsl.image import read_image
+from dsl.predict import Model
+from dsl.report.draw import caption, class_color, draw_boxes
+from dsl.rundata import annotations_of, open_labeled
+from dsl.training import TEST_BATCH, Outcome, Training
+from dsl.types import Detections
+
+_QUIET = Console(quiet=True)
+
+
+def load(path: str | Path, *, device: str = "auto") -> Model:
+    """A detector from a checkpoint; `model(images)` gives one Detections per image."""
+    return build_model(load_checkpoint(path), path, device=device)
+
+
+def train(
+    labeled: str | Path, *, out: str | Path, val: str | Path | None = None,
+    unlabeled: str | Path | None = None, recipe: str = "small",
+    settings: Mapping[str, Any] | None = None, init: str | Path | None = None,
+    console: Console = _QUIET,
+) -> Outcome:  # fmt: skip
+    """Train a detector into the new folder `out`.
+
+    `recipe` is a shipped recipe's name or a TOML file; `settings` are dotted overrides such as
+    {"run.steps": 500, "views.flip": False}.
+    """
+    paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
+    given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
+    config = load_config(recipe, {**given, **(settings or {})})
+    return train_config(config, out, init=init, console=console)
+
+
+def train_config(
+    config: Config, out: str | Path, *, init: str | Path | None = None, console: Console = _QUIET
+) -> Outcome:
+    """Train by complete settings."""
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
+        )
+    return Training(config, folder, console, init=None if init is None else Path(init)).run()
+
+
+def resume(run: str | Path, *, console: Console = _QUIET) -> Outcome:
+    """Go on with a run (its folder, or its last.pt) from where it was last saved."""
+    path = Path(run) / "last.pt" if Path(run).is_dir() else Path(run)
+    checkpoint = load_checkpoint(path)
+    if checkpoint.training is None:
+        raise UserError(f"--resume: {path} holds a detector but no training state; use last.pt")
+    config = config_of(checkpoint, path)
+    return Training(config, path.parent, console, checkpoint=checkpoint).run()
+
+
+def evaluate(
+    checkpoint: str | Path, data: str | Path, *, voc: bool = False, store: bool = True,
+    device: str = "auto", console: Console = _QUIET,
+) -> dict[str, Any]:  # fmt: skip
+    """COCO's metrics of a checkpoint on a labeled set, and VOC's on request.
+
+    Finds each class's best-F1 threshold and, if `store`, keeps it in the checkpoint as the
+    operating point of prediction.
+    """
+    model = load(checkpoint, device=device)
+    index = open_labeled(str(data), role="data", split="val", console=console)
+    index = align_classes(index, model.classes, owner=str(checkpoint))
+    truth, found = annotations_of(index), detect(model, index, console=console)
+    thresholds = best_f1_thresholds(truth, found, len(model.classes))
+    metrics: dict[str, Any] = evaluate_coco(truth, found, model.classes).to_dict()
+    metrics["thresholds"] = thresholds
+    if voc:
+        metrics["voc"] = evaluate_voc(truth, found, model.classes).to_dict()
+    if store:
+        stored = replace(load_checkpoint(checkpoint), thresholds=tuple(thresholds))
+        save_checkpoint(Path(checkpoint), stored)
+    return metrics
+
+
+def detect(model: Model, index: Index, *, console: Console = _QUIET) -> list[Detections]:
+    """All detections in every image of a set, unfiltered."""
+    batches = TestBatches(
+        index, short_side=model.short_side, max_side=model.max_side, batch=TEST_BATCH
+    )
+    found: dict[int, Detections] = {}
+    with CountBar(console, "detecting", len(index)) as bar:
+        items = load_items(batches, range(len(batches)), workers=1)
+        for position, detections in model.detector.stream(items):
+            found[position] = detections
+            bar(len(found))
+    return [found[position] for position in range(len(index))]
+
+
+def predict(
+    checkpoint: str | Path, images: Sequence[str | Path], *, out: str | Path | None = None,
+    threshold: float | None = None, device: str = "auto", console: Console = _QUIET,
+) -> list[tuple[Path, Detections]]:  # fmt: skip
+    """Detect in files, folders and globs; with `out`, write drawn images and detections.json."""
+    model = load(checkpoint, device=device)
+    index = read_pictures(images)
+    if out is not None and Path(out).exists() and any(Path(out).iterdir()):
+        raise UserError(f"--out: {out} exists already and is not empty; choose another name")
+    found = [model.keep(d, threshold) for d in detect(model, index, console=console)]
+    paths = [index.path(position) for position in range(len(index))]
+    if out is not None:
+        _write_predictions(Path(out), paths, found, model, console)
+    return list(zip(paths, found, strict=True))
+
+
+def _write_predictions(
+    out: Path, paths: Sequence[Path], found: Sequence[Detections], model: Model, console: Console
+) -> None:
+    (out / "images").mkdir(parents=True)
+    records: dict[str, list[Any]] = {"images": [], "annotations": [], "categories": []}
+    for number, name in enumerate(model.classes, start=1):
+        records["categories"].append({"id": number, "name": name})
+    with CountBar(console, "drawing", len(paths)) as bar:
+        for number, (path, detections) in enumerate(zip(paths, found, strict=True), start=1):
+            read = read_image(path)
+            records["images"].append(
+                {"id": number, "file_name": str(path), "width": read.width, "height": read.height}
+            )
+            for box, score, label in zip(
+                detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(),
+                strict=True,
+            ):  # fmt: skip
+                x1, y1, x2, y2 = (round(value, 2) for value in box)
+                records["annotations"].append({
+                    "id": len(records["annotations"]) + 1, "image_id": number,
+                    "category_id": label + 1, "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "area": (x2 - x1) * (y2 - y1), "iscrowd": 0, "score": round(score, 4),
+                })  # fmt: skip
+            _draw(read.pixels, detections, model).save(out / "images" / f"{number:06d}_{path.stem}.jpg")
+            bar(number)
+    (out / "detections.json").write_text(json.dumps(records) + "\n")
+
+
+def _draw(pixels: Any, detections: Detections, model: Model) -> Any:
+    labels = detections.labels.tolist()
+    names = [
+        caption(model.classes[label], score)
+        for label, score in zip(labels, detections.scores.tolist(), strict=True)
+    ]
+    colors = [class_color(label) for label in labels]
+    return draw_boxes(pixels, detections.boxes.numpy(), names, colors=colors)

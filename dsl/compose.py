@@ -1,0 +1,123 @@
+"""The composition root: settings become components. Only here do names become classes."""
+
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from dsl.config import Config, parse_config
+from dsl.data.augment import Strong
+from dsl.data.index import Index
+from dsl.data.loader import Stream, TrainingBatches
+from dsl.data.views import LabeledViews
+from dsl.engine.checkpoint import Checkpoint
+from dsl.engine.optim import Schedule, build_optimizer
+from dsl.engine.precision import choose_precision, make_plugin
+from dsl.engine.train import Length, Settings
+from dsl.errors import UserError
+from dsl.methods.base import Method
+from dsl.methods.supervised import Supervised
+from dsl.models.assign import Assigner
+from dsl.models.build import build_backbone
+from dsl.models.decode import Decoder
+from dsl.models.fcos import FCOS
+from dsl.models.losses import Criterion
+from dsl.predict import Detector, Model
+
+
+def config_of(checkpoint: Checkpoint, path: str | Path) -> Config:
+    """The settings that a checkpoint was made with."""
+    return parse_config(checkpoint.settings, source=str(path))
+
+
+def build_detector(config: Config, num_classes: int, *, restored: bool = False) -> FCOS:
+    """`restored`: weights will be loaded over it, so no pretrained ones are looked up."""
+    model = config.model
+    backbone = build_backbone(model.backbone, "none" if restored else model.weights)
+    if model.weights != "none":
+        backbone.freeze()
+    return FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
+
+
+def build_method(config: Config, detector: FCOS) -> Method:
+    """The iteration that the settings ask for."""
+    assigner = Assigner(config.model.size_ranges, center_radius=config.model.center_radius)
+    return Supervised(detector, Criterion(assigner), keep_rate=config.optim.keep_rate)
+
+
+def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Model:
+    """A detector in working order."""
+    config = config_of(checkpoint, path)
+    network = build_detector(config, len(checkpoint.classes), restored=True)
+    try:
+        network.load_state_dict(checkpoint.weights)
+    except RuntimeError as error:
+        raise UserError(f"checkpoint: {path} does not fit its own settings") from error
+    where = Fabric(accelerator=device, devices=1).device
+    network = network.to(where, memory_format=torch.channels_last).eval()
+    precision, _ = choose_precision(config.run.precision, where.type)
+    return Model(
+        Detector(network, Decoder(), precision),
+        checkpoint.classes,
+        thresholds=checkpoint.thresholds,
+        short_side=config.views.test_short_side,
+        max_side=config.views.max_side,
+    )
+
+
+def build_fabric(config: Config) -> tuple[Fabric, str, str | None]:
+    """Devices and processes, the precision, and a line for the user where that was changed."""
+    run = config.run
+    kind = Fabric(accelerator=run.device, devices=1).device.type
+    precision, note = choose_precision(run.precision, kind)
+    many = run.devices * run.nodes > 1
+    fabric = Fabric(
+        accelerator=kind, devices=run.devices, num_nodes=run.nodes,
+        strategy="ddp" if many else "auto", plugins=[make_plugin(precision, kind)],
+    )  # fmt: skip
+    return fabric, precision, note
+
+
+def build_batches(config: Config, labeled: Index, *, rank: int, ranks: int) -> TrainingBatches:
+    """The stream of training batches; an accumulated step takes several of them."""
+    views, optim = config.views, config.optim
+    parts = optim.accumulate * ranks
+    if optim.batch % parts:
+        raise UserError(
+            f"optim.batch = {optim.batch}: does not divide by {ranks} devices x "
+            f"{optim.accumulate} parts; choose a multiple of {parts}"
+        )
+    strong = Strong() if views.labeled == "strong" else None
+    weak = LabeledViews(views.short_sides, views.max_side, views.flip, strong)
+    stream = Stream(labeled, weak, config.run.seed, "labeled")
+    return TrainingBatches(stream, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks)
+
+
+def build_optimizer_of(config: Config, method: Method) -> torch.optim.Optimizer:
+    """The learning rate grows linearly with the batch."""
+    optim = config.optim
+    return build_optimizer(
+        method.student, optim.optimizer, lr=optim.lr * optim.batch / optim.lr_batch,
+        weight_decay=optim.weight_decay, momentum=optim.momentum,
+        bias_lr_factor=optim.bias_lr_factor,
+    )  # fmt: skip
+
+
+def length_of(config: Config, num_images: int) -> Length:
+    """Seconds before epochs before steps: the more special one was asked for."""
+    run = config.run
+    if run.seconds is not None:
+        return Length(seconds=run.seconds)
+    if run.epochs is not None:
+        return Length(steps=max(1, round(run.epochs * num_images / config.optim.batch)))
+    if run.steps is None:
+        raise UserError("run.steps: say how long to train: steps, epochs or seconds")
+    return Length(steps=run.steps)
+
+
+def settings_of(config: Config, length: Length) -> Settings:
+    optim = config.optim
+    schedule = Schedule(optim.schedule, optim.milestones, optim.warmup_steps)
+    return Settings(
+        schedule, length, config.run.seed, accumulate=optim.accumulate, clip_norm=optim.clip_norm
+    )

@@ -1,0 +1,249 @@
+"""Typed settings, read from TOML recipes and dotted overrides; imports no torch.
+
+A recipe may extend another one. The order of precedence: defaults here, the recipe's ancestors,
+the recipe, `--set a.b=value`, command-line options. Unknown keys name the nearest known one.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from dsl.errors import UserError
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(_Section):
+    """The detector."""
+
+    backbone: str = "tf_efficientnet_lite0"
+    """resnet18/34/50/101, or any timm model with features at strides 8, 16 and 32."""
+    weights: str = "auto"
+    """Pretrained backbone: "auto" finds them, "none" starts from scratch, or a file."""
+    channels: Annotated[int, Field(ge=32, multiple_of=32)] = 96
+    """Width of pyramid and head; GroupNorm wants a multiple of 32."""
+    num_convs: Annotated[int, Field(ge=1, le=8)] = 2
+    """Convolutions of each tower of the head."""
+    size_ranges: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = (
+        32, 64, 128, 256,
+    )  # fmt: skip
+    """Largest distance in pixels that levels P3 to P6 answer for; P7 takes the rest."""
+    center_radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """Positives lie within so many strides of a box's centre; 0: anywhere inside the box."""
+
+
+class ViewsConfig(_Section):
+    """How an image file becomes the detector's input."""
+
+    short_sides: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (256,)
+    """Training draws the short side from these."""
+    max_side: PositiveInt = 427
+    """The long side never exceeds this."""
+    test_short_side: PositiveInt = 256
+    """Short side in evaluation and prediction."""
+    flip: bool = True
+    """Mirror half of the training images; off where left and right matter (digits, text)."""
+    labeled: Literal["weak", "strong"] = "weak"
+    """View of the labeled images: weak = resize and flip; strong adds colour, blur and cutout."""
+
+
+class OptimConfig(_Section):
+    """The optimizer and its schedule."""
+
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: PositiveFloat = 1e-3
+    """Learning rate at `lr_batch` images a step; scaled linearly to the real batch."""
+    lr_batch: PositiveInt = 8
+    batch: PositiveInt = 8
+    """Labeled images of one optimizer step, over all devices."""
+    accumulate: PositiveInt = 1
+    """Split each step's batch into so many parts, to save memory."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    momentum: Share = 0.9
+    bias_lr_factor: PositiveFloat = 1.0
+    schedule: Literal["onecycle", "cosine", "steps"] = "onecycle"
+    milestones: tuple[Share, ...] = (0.67, 0.92)
+    """Schedule "steps": shares of the run after which the rate is divided by 10."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Linear warm-up from a third of the rate; at most a tenth of the run."""
+    clip_norm: PositiveFloat | None = 10.0
+    """Gradients are scaled down to this norm; "none": never."""
+    keep_rate: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Of the averaged weights (EMA), which are the ones evaluated and saved."""
+
+
+class RunConfig(_Section):
+    """Length, bookkeeping and machine."""
+
+    steps: PositiveInt | None = 1500
+    """Optimizer steps."""
+    epochs: PositiveFloat | None = None
+    """Instead of steps: passes over the larger set."""
+    seconds: PositiveFloat | None = None
+    """Instead of steps: train for so long."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    precision: Literal["auto", "bf16-mixed", "fp16-mixed", "fp32"] = "auto"
+    eval_every: PositiveInt | None = None
+    """Steps between evaluations; "none": five times a run."""
+    save_every: PositiveInt | None = None
+    """Steps between checkpoints; "none": at every evaluation, and at least every 500."""
+    workers: Annotated[int, Field(ge=0)] | None = None
+    """Loader processes of each device; "none": chosen by the number of cores."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: PositiveInt = 1
+    nodes: PositiveInt = 1
+
+
+class DataConfig(_Section):
+    """Paths; the format of each is found out from the path."""
+
+    labeled: str = ""
+    unlabeled: str | None = None
+    val: str | None = None
+    """Without it a tenth of the labeled images is held out."""
+
+
+class Config(_Section):
+    """Everything that a training depends on, besides its data."""
+
+    recipe: str = ""
+    """Where these settings come from; says so in the run folder."""
+    method: Literal["supervised"] = "supervised"
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    views: ViewsConfig = ViewsConfig()
+    optim: OptimConfig = OptimConfig()
+    run: RunConfig = RunConfig()
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes inside the package."""
+    folder = resources.files("dsl") / "recipes"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_config(recipe: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """A shipped recipe's name or a TOML file, with dotted overrides on top."""
+    settings = _read_recipe(recipe, seen=())
+    settings["recipe"] = recipe
+    for dotted, value in (overrides or {}).items():
+        _put(settings, dotted, value)
+    return parse_config(settings, source=recipe)
+
+
+def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:
+    """Validated settings; the error names the source, the key and what was wrong with it."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        # pydantic puts the branch of a union into the path; only names and positions are ours.
+        path = [str(p) for p in first["loc"]]
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{source}: {_unknown(path)}") from None
+        key = ".".join(p for p in path if not p.startswith(("constrained", "function", "int", "no")))
+        given = first.get("input")
+        raise UserError(f"{source}: {key} = {given!r}: {first['msg']}") from None
+
+
+def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
+    """ "a.b=value" strings as a mapping; values are TOML, "none" is None, bare words are text."""
+    overrides: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {assignment!r}: expected KEY=VALUE, e.g. --set optim.lr=0.001")
+        overrides[key.strip()] = _value(text.strip())
+    return overrides
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        # "none" is also a word of its own: model.weights=none.
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(settings: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    place = settings
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise UserError(f"--set {dotted}: {section!r} is a value, not a section")
+    if dotted == "model.weights" and value is None:
+        value = "none"
+    place[last] = value
+
+
+def _read_recipe(recipe: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
+    if recipe in seen:
+        raise UserError(f"recipe {recipe}: extends itself ({' -> '.join([*seen, recipe])})")
+    settings = _read_toml(recipe)
+    parent = settings.pop("extends", None)
+    if parent is None:
+        return settings
+    if not isinstance(parent, str):
+        raise UserError(f"{recipe}: extends = {parent!r}: expected the name of a recipe")
+    merged = _read_recipe(parent, seen=(*seen, recipe))
+    _merge(merged, settings)
+    return merged
+
+
+def _read_toml(recipe: str) -> dict[str, Any]:
+    if recipe.endswith(".toml"):
+        path = Path(recipe)
+        if not path.is_file():
+            raise UserError(f"recipe: no such file: {recipe}")
+        text = path.read_bytes()
+    else:
+        known = shipped_recipes()
+        if recipe not in known:
+            near = difflib.get_close_matches(recipe, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UserError(f"recipe {recipe!r} is unknown; {hint}known: {', '.join(known)}")
+        text = (resources.files("dsl") / "recipes" / f"{recipe}.toml").read_bytes()
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{recipe}: not valid TOML: {error}") from error
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = value
+
+
+def _unknown(path: list[str]) -> str:
+    known = _keys(Config)
+    dotted = ".".join(path)
+    near = difflib.get_close_matches(dotted, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown setting {dotted!r}{hint}"
+
+
+def _keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys

@@ -1,0 +1,1 @@
+"""Reading: files of every format become one neutral index; images become views and batches."""

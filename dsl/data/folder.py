@@ -1,0 +1,100 @@
+"""Open images without annotations: a folder of image files, or a text file that lists them.
+
+It judges files by their suffix alone and never opens an image.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from dsl.data.columns import NameColumn
+from dsl.data.index import Index
+from dsl.data.values import show
+from dsl.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+
+def read_folder(path: Path) -> Index:
+    """All images in the folder and below it, sorted by name."""
+    path = Path(path)
+    names = sorted(find_images(path))
+    if not names:
+        raise UserError(f"{path}: the folder holds no images ({', '.join(SUFFIXES)})")
+    return _unlabeled(path, path, names)
+
+
+def read_list(path: Path) -> Index:
+    """The images that a text file lists, one path per line, absolute or relative to its folder.
+
+    Paths may lead anywhere: the list is the user's own word on where the images are.
+    """
+    path = Path(path)
+    index = _unlabeled(path, path.parent, list_images(path))
+    if not len(index):
+        raise UserError(f"{path}: the list is empty; write one image path per line")
+    return index
+
+
+def is_image(name: str) -> bool:
+    """Whether the name is that of an image file; hidden files are none."""
+    base = name.rpartition("/")[2]
+    return base.lower().endswith(SUFFIXES) and not base.startswith(".")
+
+
+def find_images(folder: Path) -> Iterator[str]:
+    """Names of the images below the folder, relative to it, each folder visited once."""
+    visited: set[tuple[int, int]] = set()
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            state = os.stat(folder / prefix)
+            if (state.st_dev, state.st_ino) in visited:  # a link back, or a second way here
+                continue
+            visited.add((state.st_dev, state.st_ino))
+            with os.scandir(folder / prefix) as entries:
+                for entry in entries:
+                    if is_image(entry.name) and not entry.is_dir():
+                        yield prefix + entry.name
+                    elif not entry.name.startswith(".") and entry.is_dir():
+                        waiting.append(f"{prefix}{entry.name}/")
+        except OSError as error:
+            raise UserError(f"{folder / prefix}: cannot be listed: {error.strerror}") from error
+
+
+def list_images(path: Path) -> Iterator[str]:
+    """The lines of a list of images, as written."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines, start=1):
+                name = line.strip()
+                if not name:
+                    continue
+                if "\0" in name or not is_image(name):
+                    raise UserError(
+                        f"{path}: line {number}: {show(name)} is no image path;"
+                        f" each line must end in one of {', '.join(SUFFIXES)}"
+                    )
+                yield name
+    except OSError as error:
+        raise UserError(f"{path}: the list cannot be read: {error.strerror}") from error
+
+
+def _unlabeled(source: Path, root: Path, names: Iterable[str]) -> Index:
+    column = NameColumn()
+    for name in names:
+        column.append(name)
+    count = len(column)
+    return Index(
+        source=source,
+        root=root,
+        names=column.names(),
+        ids=torch.arange(1, count + 1),
+        sizes=torch.zeros(count, 2, dtype=torch.int32),
+        annotations=None,
+        classes=(),
+        category_ids=(),
+    )

@@ -1,0 +1,155 @@
+"""Streams of batches: training (endless, resumable, the same on any number of ranks) and test.
+
+Item number `step` is a whole batch, made from nothing but the seed and the step. So a sampler is a
+range, workers hold no state, and resuming is starting the range elsewhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dsl.data.index import Index
+from dsl.data.views import LabeledViews, Sample, read_resized
+from dsl.errors import UserError
+from dsl.geometry import fitted_size
+from dsl.image import read_size
+from dsl.randomness import generator, shuffled
+from dsl.types import Batch, ImageBatch, LabeledBatch
+
+MULTIPLE = 32  # of the canvas: all strides of the backbone divide it
+MAX_SUBSTITUTES = 20
+
+Item = TypeVar("Item")
+
+
+def collate_images(images: Sequence[Tensor]) -> ImageBatch:
+    """Pad (3, H, W) images at the right and bottom to one canvas."""
+    sizes = torch.tensor([image.shape[-2:] for image in images])  # (N, 2)
+    height, width = (-(-int(side) // MULTIPLE) * MULTIPLE for side in sizes.amax(dim=0))
+    canvas = torch.zeros(len(images), 3, height, width, dtype=torch.uint8)
+    for place, image in zip(canvas, images, strict=True):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    return ImageBatch(canvas, sizes)
+
+
+def collate_samples(samples: Sequence[Sample]) -> LabeledBatch:
+    """Images on one canvas with their targets."""
+    images = collate_images([sample.image for sample in samples])
+    return LabeledBatch(images, tuple(sample.targets for sample in samples))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An endless shuffled stream over an index; position p is the same on every machine."""
+
+    index: Index
+    views: LabeledViews
+    seed: int
+    name: str
+
+    def __call__(self, position: int) -> tuple[Sample, tuple[str, ...]]:
+        """The sample at this position; an unreadable file is replaced by the next draw."""
+        unreadable: list[str] = []
+        for attempt in range(MAX_SUBSTITUTES):
+            # Substitutes come from far along the stream, where no rank of this run will be.
+            draw = position + (attempt << 40)
+            image = shuffled(draw, len(self.index), seed=self.seed, stream=self.name)
+            try:
+                random = generator(self.seed, self.name, draw)
+                return self.views(self.index, image, random), tuple(unreadable)
+            except UserError as error:
+                unreadable.append(str(error))
+        raise UserError(f"{MAX_SUBSTITUTES} images in a row cannot be read: {unreadable[-1]}")
+
+
+class TrainingBatches(Dataset[Batch]):
+    """Item `step` is this rank's batch of that step. Ranks stride over the positions."""
+
+    def __init__(self, labeled: Stream, *, batch: int, rank: int = 0, ranks: int = 1) -> None:
+        """`batch` counts the images of all ranks together."""
+        self.labeled = labeled
+        self.batch, self.rank, self.ranks = batch, rank, ranks
+
+    def __getitem__(self, step: int) -> Batch:
+        positions = range(step * self.batch + self.rank, (step + 1) * self.batch, self.ranks)
+        drawn = [self.labeled(position) for position in positions]
+        samples = [sample for sample, _ in drawn]
+        unreadable = tuple(message for _, messages in drawn for message in messages)
+        return Batch(collate_samples(samples), unreadable)
+
+
+@dataclass(frozen=True)
+class TestBatch:
+    """Images as the detector is tested on them, with their positions and their files' sizes."""
+
+    positions: tuple[int, ...]
+    images: ImageBatch
+    original_sizes: Tensor  # (N, 2) height and width of the files
+
+
+class TestBatches(Dataset[TestBatch]):
+    """Images grouped by canvas: an image's detections cannot depend on its batch mates.
+
+    GroupNorm sees the padding, so only images that pad to the same canvas share a batch.
+    """
+
+    def __init__(
+        self, index: Index, *, short_side: int, max_side: int, batch: int,
+        rank: int = 0, ranks: int = 1,
+    ) -> None:  # fmt: skip
+        self.index, self.short_side, self.max_side = index, short_side, max_side
+        groups: dict[tuple[int, int], list[int]] = {}
+        for position in range(len(index)):
+            groups.setdefault(self._canvas(position), []).append(position)
+        batches = [
+            group[start : start + batch]
+            for _, group in sorted(groups.items())
+            for start in range(0, len(group), batch)
+        ]
+        self.batches = batches[rank::ranks]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, number: int) -> TestBatch:
+        positions = self.batches[number]
+        read = [
+            read_resized(self.index, p, short_side=self.short_side, max_side=self.max_side)
+            for p in positions
+        ]
+        images = collate_images([image for image, _ in read])
+        originals = torch.tensor([resize.source for _, resize in read])
+        return TestBatch(tuple(positions), images, originals)
+
+    def _canvas(self, position: int) -> tuple[int, int]:
+        size = self.index.size(position) or read_size(self.index.path(position))
+        height, width = fitted_size(*size, short_side=self.short_side, max_side=self.max_side)
+        return -(-height // MULTIPLE), -(-width // MULTIPLE)
+
+
+def _one_thread(worker: int) -> None:
+    torch.set_num_threads(1)  # two processes with two threads each would fight for two cores
+
+
+def _whole(item: object) -> object:
+    return item  # items are batches already
+
+
+def load(
+    dataset: Dataset[Item], items: range, *, workers: int
+) -> Iterator[Item]:
+    """The items in order, made by worker processes ahead of time."""
+    return iter(
+        DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=items,
+            num_workers=workers,
+            collate_fn=_whole,
+            worker_init_fn=_one_thread,
+        )
+    )

@@ -1,0 +1,100 @@
+"""Checkpoints: tensors and plain data only, written atomically, read without executing anything.
+
+Every checkpoint holds a usable detector (settings, classes, averaged weights, operating point); the
+one that training goes on from also holds everything else that affects training.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsl.errors import UserError
+
+FORMAT = "dsl-checkpoint"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file says."""
+
+    settings: dict[str, Any]  # the Config as plain data
+    classes: tuple[str, ...]
+    weights: Mapping[str, Tensor]  # of the detector, averaged
+    thresholds: tuple[float, ...] | None = None  # score of each class at its best F1
+    metrics: Mapping[str, Any] | None = None  # of these weights on the validation set
+    training: Mapping[str, Any] | None = None  # to go on: method, optimizer, step, seconds, data
+
+    def __post_init__(self) -> None:
+        if self.thresholds is not None and len(self.thresholds) != len(self.classes):
+            raise ValueError("one threshold per class")
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write next to the target and move into place: a reader or a crash never sees half a file."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "settings": json.dumps(checkpoint.settings),
+        "classes": list(checkpoint.classes),
+        "weights": dict(checkpoint.weights),
+        "thresholds": None if checkpoint.thresholds is None else list(checkpoint.thresholds),
+        "metrics": json.dumps(checkpoint.metrics),
+        "training": checkpoint.training,
+    }
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read and validate; a foreign, corrupt or malicious file is refused in one line."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"checkpoint: no such file: {path}")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # any of a dozen types, depending on how the file is broken
+        raise UserError(
+            f"checkpoint: {path} cannot be read ({type(error).__name__}): damaged, or not made by dsl"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(f"checkpoint: {path} was not made by dsl; to start from it, use --init")
+    if content.get("version") != VERSION:
+        raise UserError(
+            f"checkpoint: {path} has version {content.get('version')!r}; "
+            f"this dsl reads version {VERSION}"
+        )
+    try:
+        return _parse(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint: {path} is damaged: {error}") from error
+
+
+def _parse(content: Mapping[str, Any]) -> Checkpoint:
+    thresholds: Sequence[float] | None = content["thresholds"]
+    weights = content["weights"]
+    if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise TypeError("weights: expected tensors")
+    return Checkpoint(
+        settings=json.loads(content["settings"]),
+        classes=tuple(content["classes"]),
+        weights=weights,
+        thresholds=None if thresholds is None else tuple(thresholds),
+        metrics=json.loads(content["metrics"]),
+        training=content["training"],
+    )

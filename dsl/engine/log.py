@@ -1,0 +1,41 @@
+"""What a run writes down: JSON lines for machines, TensorBoard for eyes. Rank 0 only."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+
+class RunLog:
+    """Appends to RUN/log.jsonl and RUN/tensorboard; a resumed run goes on in both."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = (folder / "log.jsonl").open("a", buffering=1)
+        self._board = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One line {"kind", "step", "time", ...}; numbers go to TensorBoard under `kind/`."""
+        record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        self._lines.write(json.dumps(_plain(record)) + "\n")
+        for name, value in values.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._board.close()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN; floats keep six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,82 @@
+"""Optimizers and learning-rate schedules. A schedule is a pure function of the run's progress, so
+there is nothing to save and nothing to get out of step."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+WARMUP_START = 1 / 3
+
+
+def build_optimizer(
+    module: nn.Module, name: Literal["adamw", "sgd"], *, lr: float, weight_decay: float,
+    momentum: float, bias_lr_factor: float,
+) -> Optimizer:  # fmt: skip
+    """Weights decay; biases and normalisation do not, and biases may learn at another rate.
+
+    Each group remembers its `base_lr`, which the schedule scales.
+    """
+    weights, norms, biases = [], [], []
+    for parameter_name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim > 1:
+            weights.append(parameter)
+        elif parameter_name.endswith("bias"):
+            biases.append(parameter)
+        else:
+            norms.append(parameter)
+    groups = [
+        {"params": weights, "lr": lr, "weight_decay": weight_decay},
+        {"params": norms, "lr": lr, "weight_decay": 0.0},
+        {"params": biases, "lr": lr * bias_lr_factor, "weight_decay": 0.0},
+    ]
+    optimizer: Optimizer
+    if name == "adamw":
+        optimizer = AdamW(groups, lr=lr)
+    else:
+        optimizer = SGD(groups, lr=lr, momentum=momentum)
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    return optimizer
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Factor of the base learning rate at any moment of a run."""
+
+    kind: Literal["onecycle", "cosine", "steps"]
+    milestones: tuple[float, ...] = ()  # kind "steps": shares of the run
+    warmup_steps: int = 0
+    rise: float = 0.1  # kind "onecycle": share of the run that climbs
+
+    def __call__(self, progress: float, step: int) -> float:
+        """`progress` is the share of the run that is done, `step` the steps done."""
+        return self._decay(progress) * self._warmup(progress, step)
+
+    def _decay(self, progress: float) -> float:
+        if self.kind == "steps":
+            return 0.1 ** sum(progress >= milestone for milestone in self.milestones)
+        if self.kind == "cosine":
+            return _cosine(progress)
+        if progress < self.rise:
+            return 0.04 + 0.96 * (1 - _cosine(progress / self.rise))
+        return _cosine((progress - self.rise) / (1 - self.rise))
+
+    def _warmup(self, progress: float, step: int) -> float:
+        # Over at a tenth of the run at the latest: a short run must not spend itself on it.
+        done = max(step / self.warmup_steps if self.warmup_steps else 1.0, progress / 0.1)
+        return WARMUP_START + (1 - WARMUP_START) * min(1.0, done)
+
+
+def _cosine(share: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+

@@ -1,0 +1,99 @@
+"""Progress bars: live on a terminal, a plain line now and then elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn,
+    TimeRemainingColumn,
+)  # fmt: skip
+
+from dsl.engine.train import Length, Step
+
+QUIET_SECONDS = 15.0  # between two lines where there is no terminal
+
+
+class CountBar:
+    """A bar over things to do: call it with how many are done."""
+
+    def __init__(self, console: Console, what: str, total: int) -> None:
+        self._console, self._what, self._total = console, what, total
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeRemainingColumn(), console=console, transient=True,
+            disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task(what, total=total)
+        self._said = time.monotonic()
+
+    def __enter__(self) -> "CountBar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._bar.stop()
+
+    def __call__(self, done: int) -> None:
+        self._bar.update(self._task, completed=done)
+        if not self._console.is_terminal and time.monotonic() - self._said > QUIET_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(f"{self._what}: {done} of {self._total}")
+
+
+class TrainBar:
+    """Losses, images per second, learning rate and the time that is left."""
+
+    def __init__(self, console: Console, length: Length, *, start: int = 0) -> None:
+        self._console, self._length = console, length
+        total = length.steps or length.seconds or 0
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24),
+            TextColumn("{task.fields[where]}"), TimeElapsedColumn(), TextColumn("left"),
+            TimeRemainingColumn(), TextColumn("{task.fields[status]}"),
+            console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task: TaskID = self._bar.add_task(
+            "train", total=total, completed=start, where="", status="starting"
+        )
+        self._began = self._said = time.monotonic()
+        self._images, self._steps, self._shown = 0, 0, 0.0
+
+    def __enter__(self) -> "TrainBar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._bar.stop()
+
+    def __call__(self, step: Step) -> None:
+        now = time.monotonic()
+        self._images += step.num_images
+        self._steps += 1
+        speed = self._images / max(1e-9, now - self._began)
+        where = f"step {step.position.step}"
+        if self._length.steps is not None:
+            where += f"/{self._length.steps}"
+        losses = " ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
+        status = f"{losses} | {speed:.0f} img/s | lr {step.lr:.1e}"
+        done = step.position.step if self._length.steps is not None else step.position.seconds
+        self._bar.update(self._task, completed=done, where=where, status=status)
+        quiet = not self._console.is_terminal
+        if quiet and (now - self._said > QUIET_SECONDS or step.last):
+            self._said = now
+            self._console.print(f"{where}: {status} | {self._left(step, now)} left")
+
+    def _left(self, step: Step, now: float) -> str:
+        if self._length.seconds is not None:
+            seconds = self._length.seconds - step.position.seconds
+        else:
+            per_step = (now - self._began) / self._steps
+            seconds = per_step * ((self._length.steps or 0) - step.position.step)
+        minutes, rest = divmod(max(0, round(seconds)), 60)
+        return f"{minutes}:{rest:02d}"

@@ -1,0 +1,1 @@
+"""Training methods: what happens in one iteration."""

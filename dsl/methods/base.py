@@ -1,0 +1,55 @@
+"""The contract between a method and the engine, and the one division that all losses share.
+
+A method is one module whose `forward(batch)` is the whole iteration, so that DDP sees one forward
+and one backward. What it needs to go on after a restart is in its `state_dict`.
+"""
+
+import torch
+from torch import Tensor, distributed, nn
+
+from dsl.models.losses import LossSums
+from dsl.types import Batch
+
+Losses = dict[str, Tensor]  # by name; "loss" is the one to minimise
+
+
+class Method(nn.Module):
+    """Base of all methods."""
+
+    student: nn.Module
+    teacher: nn.Module  # the averaged weights: evaluated, saved and exported
+
+    def forward(self, batch: Batch) -> Losses:
+        raise NotImplementedError
+
+    def after_step(self, step: int) -> None:
+        """Called when optimizer step number `step` (from 1) is done."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> "Method":
+        super().train(mode)
+        self.teacher.eval()  # a teacher in train mode would be taught by its own pupils' batches
+        return self
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The sum over all processes divided by their number; no gradient."""
+    value = value.detach()
+    if not distributed.is_available() or not distributed.is_initialized():
+        return value
+    value = value.clone()
+    distributed.all_reduce(value)
+    return value / distributed.get_world_size()
+
+
+def normalise(sums: LossSums) -> Losses:
+    """Sums to means. Counts are averaged over the ranks, because DDP averages the gradients, so
+    the result is that of one process with all images."""
+    counts = mean_over_ranks(torch.stack([sums.num_positives, sums.centerness_weight]))
+    num_positives, weight = counts[0].clamp(min=1), counts[1].clamp(min=1e-6)
+    parts = {
+        "class": sums.classification / num_positives,
+        "box": sums.box / weight,
+        "centerness": sums.centerness / num_positives,
+    }
+    return {"loss": sum(parts.values(), torch.zeros_like(num_positives)), **parts}

@@ -1,0 +1,1 @@
+"""The detector: a backbone, a pyramid and an anchor-free head; assignment, losses, decoding."""

@@ -1,0 +1,64 @@
+"""From raw maps to boxes: score, select, suppress (METHOD 1)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchvision.ops import batched_nms
+
+from dsl.models.assign import Locations, locate, to_boxes
+from dsl.models.losses import flatten
+from dsl.types import Detections, DenseOutput
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """score = sigmoid(class) * sigmoid(centerness), without a square root: the thresholds of
+    the adaptive filter are made for this product."""
+
+    min_class_score: float = 0.05
+    per_level: int = 1000
+    nms_iou: float = 0.6
+    max_detections: int = 100
+
+    @torch.no_grad()
+    def __call__(self, output: DenseOutput, sizes: Tensor) -> list[Detections]:
+        """One Detections per image; boxes clipped to `sizes`, (N, 2) height and width."""
+        shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
+        device = output.class_logits[0].device
+        locations = locate(shapes, output.strides, device)
+        logits = flatten(output.class_logits).float()  # (N, L, C)
+        distances = flatten(output.distances).float()  # (N, L, 4)
+        centerness = flatten(output.centerness).float().squeeze(-1)  # (N, L)
+        return [
+            self._one(locations, *maps)
+            for maps in zip(logits, distances, centerness, sizes, strict=True)
+        ]
+
+    def _one(
+        self, locations: Locations, logits: Tensor, distances: Tensor, centerness: Tensor,
+        size: Tensor,
+    ) -> Detections:
+        # Comparing logits first: most locations never need a sigmoid.
+        bar = math.log(self.min_class_score / (1 - self.min_class_score))
+        place, label = (logits > bar).nonzero(as_tuple=True)  # (K,), (K,)
+        scores = logits[place, label].sigmoid() * centerness[place].sigmoid()
+        best = self._best_per_level(scores, locations.levels[place])
+        place, label, scores = place[best], label[best], scores[best]
+        reach = distances[place] * locations.strides[place, None]
+        boxes = to_boxes(locations.points[place], reach)
+        limit = size.flip(0).repeat(2).to(boxes.dtype)  # width, height, width, height
+        boxes = torch.minimum(boxes.clamp(min=0), limit)
+        keep = batched_nms(boxes, scores, label, self.nms_iou)[: self.max_detections]
+        return Detections(boxes[keep], scores[keep], label[keep])
+
+    def _best_per_level(self, scores: Tensor, levels: Tensor) -> Tensor:
+        """Positions of the highest scores of each level."""
+        if len(scores) <= self.per_level:
+            return torch.arange(len(scores), device=scores.device)
+        chosen = []
+        for level in levels.unique():
+            at = (levels == level).nonzero().squeeze(1)
+            chosen.append(at[scores[at].topk(min(self.per_level, len(at))).indices])
+        return torch.cat(chosen)

@@ -1,0 +1,88 @@
+"""The three losses of FCOS as sums and counts (paper, Eq. 2 and 5; METHOD 1).
+
+Nothing is divided here: batches and ranks are added up first, and one division follows. So a rank
+or a batch with few positives cannot blow up the loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.ops import generalized_box_iou_loss, sigmoid_focal_loss
+
+from dsl.models.assign import BACKGROUND, IGNORED, Assigner, locate, to_boxes
+from dsl.types import DenseOutput, Targets
+
+MIN_SIDE = 1e-3  # in strides: GIoU of a box without area has NaN gradients
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over locations, and what they are to be divided by."""
+
+    classification: Tensor
+    box: Tensor  # weighted by centerness
+    centerness: Tensor
+    num_positives: Tensor
+    centerness_weight: Tensor  # sum of the target centerness over the positives
+
+    def __add__(self, other: "LossSums") -> "LossSums":
+        return LossSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def flatten(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (N, K, H_v, W_v) of all levels -> (N, L, K)."""
+    return torch.cat([m.permute(0, 2, 3, 1).flatten(1, 2) for m in maps], dim=1)
+
+
+def centerness_of(distances: Tensor) -> Tensor:
+    """1 in the middle of a box, 0 on its border; distances are (..., 4)."""
+    horizontal, vertical = distances[..., 0::2], distances[..., 1::2]
+    ratio = horizontal.amin(-1) / horizontal.amax(-1) * vertical.amin(-1) / vertical.amax(-1)
+    return ratio.sqrt()
+
+
+class Criterion:
+    """Assigns targets to locations and compares."""
+
+    def __init__(self, assigner: Assigner) -> None:
+        self.assigner = assigner
+
+    def __call__(self, output: DenseOutput, targets: Sequence[Targets]) -> LossSums:
+        shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
+        locations = locate(shapes, output.strides, output.class_logits[0].device)
+        assignment = self.assigner(locations, targets)
+        logits = flatten(output.class_logits).float()  # (N, L, C)
+        positive = assignment.labels >= 0  # (N, L)
+        predicted = flatten(output.distances)[positive].float()  # (P, 4)
+        wanted = assignment.distances[positive]  # (P, 4)
+        centerness = flatten(output.centerness)[positive].float().squeeze(-1)  # (P,)
+        weight = centerness_of(wanted)  # (P,)
+        return LossSums(
+            classification=_class_loss(logits, assignment.labels),
+            box=(_box_loss(predicted, wanted) * weight).sum(),
+            centerness=F.binary_cross_entropy_with_logits(centerness, weight, reduction="sum"),
+            num_positives=positive.sum().float(),
+            centerness_weight=weight.sum(),
+        )
+
+
+def _class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Focal loss (gamma 2, alpha .25) over all locations that are not ignored."""
+    kept = labels != IGNORED
+    logits, labels = logits[kept], labels[kept]  # (K, C), (K,)
+    one_hot = torch.zeros_like(logits)
+    positive = (labels != BACKGROUND).nonzero().squeeze(1)
+    one_hot[positive, labels[positive]] = 1
+    return sigmoid_focal_loss(logits, one_hot, alpha=0.25, gamma=2.0, reduction="sum")
+
+
+def _box_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """GIoU loss (P,) of boxes around one shared point, in strides."""
+    origin = predicted.new_zeros(len(predicted), 2)
+    boxes = to_boxes(origin, predicted.clamp(min=MIN_SIDE))
+    return generalized_box_iou_loss(boxes, to_boxes(origin, wanted))
+
+

@@ -1,0 +1,72 @@
+"""Any timm model that yields features at strides 8, 16 and 32, through `features_only`."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+from torch import Tensor, nn
+
+from dsl.errors import UserError
+from dsl.models.backbone import Backbone, Pyramid
+
+STRIDES = (8, 16, 32)
+
+# The embedded weights come from TensorFlow, where bytes become (x - 127) / 128; timm's own
+# numbers for this model are rounded.
+_PIXELS = {"tf_efficientnet_lite0": ((0.498,) * 3, (0.502,) * 3)}
+
+
+class TimmBackbone(Backbone):
+    """A timm feature extractor; `weights` is a state dict under timm's names, None for random."""
+
+    def __init__(self, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        if not timm.is_model(name):
+            near = difflib.get_close_matches(name, timm.list_models(), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"model.backbone: {name!r} is neither a ResNet of ours nor in timm{hint}")
+        try:
+            info = timm.create_model(name, features_only=True, pretrained=False).feature_info
+            reductions = list(info.reduction())
+            levels = tuple(reductions.index(stride) for stride in STRIDES)
+        except (RuntimeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"model.backbone: {name!r} gives no features at strides 8, 16 and 32 ({error})"
+            ) from error
+        # Built anew with these levels only, so that layers past the last one do not exist at all:
+        # a parameter without gradient would stop DDP.
+        given: dict[str, Any] = {}
+        if weights is not None:
+            given = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(weights)}}
+        self.net = timm.create_model(name, features_only=True, out_indices=levels, **given)
+        c3, c4, c5 = self.net.feature_info.channels()
+        self.out_channels = (c3, c4, c5)
+        cfg = self.net.pretrained_cfg
+        mean, std = _PIXELS.get(name, (cfg["mean"], cfg["std"]))
+        self.pixel_mean, self.pixel_std = tuple(mean), tuple(std)
+        early = [i for i, stride in enumerate(reductions) if stride <= 4]
+        self._last_early = info.module_name(early[-1]) if early else ""
+
+    def forward(self, x: Tensor) -> Pyramid:  # (N, 3, H, W)
+        c3, c4, c5 = self.net(x)
+        return c3, c4, c5
+
+    def first_stages(self) -> list[nn.Module]:
+        return _up_to(self.net, self._last_early) or []
+
+
+def _up_to(module: nn.Module, last: str) -> list[nn.Module] | None:
+    """Children in order of execution up to the one named `last`; None where it is not found.
+
+    timm keeps some networks nested ("blocks.1") and flattens others ("blocks_1").
+    """
+    found: list[nn.Module] = []
+    for name, child in module.named_children():
+        if name in (last, last.replace(".", "_")):
+            return [*found, child]
+        if last.startswith(name + "."):
+            inner = _up_to(child, last.removeprefix(name + "."))
+            return None if inner is None else found + inner
+        found.append(child)
+    return None

@@ -1,0 +1,288 @@
+"""One training run, from settings to a folder that holds everything about it.
+
+    RUN/config.json       the settings, all of them
+    RUN/environment.json  versions and machine
+    RUN/log.jsonl         losses and evaluations, one JSON object a line; RUN/tensorboard/ likewise
+    RUN/last.pt           to go on from
+    RUN/best.pt           to use: the averaged weights with the best validation AP
+    RUN/results.json      the final figures
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning_fabric
+import timm
+import torch
+import torchvision
+from lightning_fabric import Fabric
+from lightning_fabric.wrappers import _FabricOptimizer
+from rich.console import Console
+from torch import distributed
+
+import dsl
+from dsl.compose import (
+    build_batches, build_detector, build_fabric, build_method, build_optimizer_of, length_of,
+    settings_of,
+)  # fmt: skip
+from dsl.config import Config
+from dsl.data.loader import TestBatches, load
+from dsl.engine.checkpoint import Checkpoint, load_checkpoint
+from dsl.engine.log import RunLog
+from dsl.engine.observers import Evaluation, Keeper, LossLog
+from dsl.engine.progress import TrainBar
+from dsl.engine.train import Observer, Position, fit
+from dsl.errors import UserError
+from dsl.evaluate import best_f1_thresholds, evaluate_coco
+from dsl.models.build import load_initial
+from dsl.models.decode import Decoder
+from dsl.models.fcos import FCOS
+from dsl.models.weights import load_tensors
+from dsl.predict import Detector
+from dsl.report.tables import percent
+from dsl.rundata import annotations_of, open_run_data
+from dsl.types import Batch, Detections
+
+TEST_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training ended with."""
+
+    folder: Path
+    position: Position
+    finished: bool  # False: stopped by the user, can be resumed
+    metrics: Mapping[str, Any] | None  # of the final averaged weights on the validation set
+
+
+class Training:
+    """A run in the making: everything is opened and built before its folder is created."""
+
+    def __init__(
+        self, config: Config, folder: Path, console: Console, *,
+        init: Path | None = None, checkpoint: Checkpoint | None = None,
+    ) -> None:  # fmt: skip
+        """`init`: a detector to start from. `checkpoint`: where to go on."""
+        self.config, self.folder = config, folder
+        self.fabric, self.precision, note = build_fabric(config)
+        main = self.fabric.global_rank == 0 and os.environ.get("LOCAL_RANK", "0") == "0"
+        self.console = console if main else Console(quiet=True)
+        if note:
+            self.console.print(note)
+        self.data = open_run_data(config.data, seed=config.run.seed, console=self.console)
+        self.checkpoint = checkpoint
+        self._check_fingerprint()
+        torch.manual_seed(config.run.seed)
+        detector = build_detector(
+            config, len(self.data.labeled.classes), restored=checkpoint is not None
+        )
+        if init is not None:
+            self._initialise(detector, init)
+        self.method = build_method(config, detector)
+        if self.data.unlabeled is not None:
+            self.console.print("unlabeled: not used by the supervised method")
+        self.length = length_of(config, len(self.data.labeled))
+        build_batches(config, self.data.labeled, rank=0, ranks=self.fabric.world_size)
+
+    def run(self) -> Outcome:
+        """Launch the processes, train, and write down the results."""
+        self.fabric.launch()
+        main = self.fabric.is_global_zero
+        if main:
+            self._create_folder()
+        self.fabric.barrier()
+        start = Position()
+        optimizer = build_optimizer_of(self.config, self.method)
+        self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        method, optimizer = self.fabric.setup(self.method, optimizer)
+        if self.checkpoint is not None and self.checkpoint.training is not None:
+            start = self._restore(self.checkpoint.training, optimizer)
+        with ExitStack() as stack:
+            observers: list[Observer] = []
+            log = RunLog(self.folder) if main else None
+            if log is not None:
+                stack.callback(log.close)
+                bar = stack.enter_context(
+                    TrainBar(self.console, self.length, start=start.step)
+                )
+                observers += [bar, LossLog(log)]
+            keeper = self._keeper(optimizer, log, start)
+            position = fit(
+                self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
+                batches=self._batches, observers=[*observers, keeper], start=start,
+            )  # fmt: skip
+        finished = self.length.progress(position.step, position.seconds) >= 1
+        metrics = keeper.latest.metrics if keeper.latest and finished else None
+        if main and finished and keeper.latest:
+            self._write_results(position, keeper)
+        return Outcome(self.folder, position, finished, metrics)
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        parts = self.config.optim.accumulate
+        batches = build_batches(
+            self.config, self.data.labeled,
+            rank=self.fabric.global_rank, ranks=self.fabric.world_size,
+        )  # fmt: skip
+        # Far more items than any run takes; the range is only read as far as training goes.
+        items = range(step * parts, (self.length.steps or 1 << 40) * parts)
+        return load(batches, items, workers=self._workers())
+
+    def _workers(self) -> int:
+        if self.config.run.workers is not None:
+            return self.config.run.workers
+        return max(1, min(8, (os.cpu_count() or 2) // self.config.run.devices - 1))
+
+    def _keeper(self, optimizer: _FabricOptimizer, log: RunLog | None, start: Position) -> Keeper:
+        run = self.config.run
+        steps = self.length.steps or 1000
+        eval_every = run.eval_every or max(1, -(-steps // 5))
+        save_every = run.save_every or min(500, eval_every)
+        best = -1.0
+        if self.checkpoint is not None and self.checkpoint.training is not None:
+            best = float(self.checkpoint.training["best"])
+
+        def snapshot(position: Position) -> Checkpoint:
+            return self._snapshot(position, optimizer, keeper)
+
+        def report(step: int, evaluation: Evaluation) -> None:
+            if log is not None:
+                log.write("val", step, dict(evaluation.metrics))
+                log.write("val_student", step, dict(evaluation.student))
+            self.console.print(
+                f"step {step}: val AP {percent(evaluation.metrics['ap'])}, "
+                f"AP50 {percent(evaluation.metrics['ap50'])} "
+                f"(without averaging: AP {percent(evaluation.student['ap'])})"
+            )
+
+        keeper = Keeper(
+            self.folder if log is not None else None, snapshot=snapshot, evaluate=self._evaluate,
+            eval_every=eval_every, save_every=save_every, report=report, best=best,
+        )  # fmt: skip
+        return keeper
+
+    def _evaluate(self) -> Evaluation:
+        truth, classes = annotations_of(self.data.val), self.data.labeled.classes
+        teacher = self._detect(self.method.teacher)
+        student = self._detect(self.method.student)
+        return Evaluation(
+            metrics=evaluate_coco(truth, teacher, classes).to_dict(),
+            student=evaluate_coco(truth, student, classes).to_dict(),
+            thresholds=tuple(best_f1_thresholds(truth, teacher, len(classes))),
+        )
+
+    def _detect(self, network: torch.nn.Module) -> list[Detections]:
+        """Detections of the validation set by all ranks together."""
+        if not isinstance(network, FCOS):
+            raise TypeError("a method's networks are detectors")
+        views, fabric = self.config.views, self.fabric
+        batches = TestBatches(
+            self.data.val, short_side=views.test_short_side, max_side=views.max_side,
+            batch=TEST_BATCH, rank=fabric.global_rank, ranks=fabric.world_size,
+        )  # fmt: skip
+        detector = Detector(network, Decoder(), self.precision)
+        items = load(batches, range(len(batches)), workers=min(1, self._workers()))
+        mine = dict(detector.stream(items))
+        if fabric.world_size > 1:
+            gathered: list[Any] = [None] * fabric.world_size
+            distributed.all_gather_object(gathered, mine)
+            mine = {position: found for part in gathered for position, found in part.items()}
+        return [mine[position] for position in range(len(self.data.val))]
+
+    def _snapshot(
+        self, position: Position, optimizer: _FabricOptimizer, keeper: Keeper
+    ) -> Checkpoint:
+        latest = keeper.latest
+        return Checkpoint(
+            settings=self.config.model_dump(mode="json"),
+            classes=self.data.labeled.classes,
+            weights=self.method.teacher.state_dict(),
+            thresholds=latest.thresholds if latest else None,
+            metrics=latest.metrics if latest else None,
+            training={
+                "method": self.method.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "precision": self.fabric.strategy.precision.state_dict(),
+                "step": position.step,
+                "seconds": position.seconds,
+                "best": keeper.best,
+                "data": self.data.fingerprint(),
+            },
+        )
+
+    def _restore(self, saved: Mapping[str, Any], optimizer: _FabricOptimizer) -> Position:
+        try:
+            self.method.load_state_dict(saved["method"])
+            optimizer.load_state_dict(saved["optimizer"])
+            self.fabric.strategy.precision.load_state_dict(saved["precision"])
+            position = Position(int(saved["step"]), float(saved["seconds"]))
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise UserError(f"--resume: {self.folder}/last.pt is damaged: {error}") from error
+        self.console.print(f"resumed at step {position.step}")
+        return position
+
+    def _check_fingerprint(self) -> None:
+        saved = self.checkpoint.training if self.checkpoint else None
+        if saved is not None and saved.get("data") != self.data.fingerprint():
+            raise UserError(
+                f"--resume: the data sets changed since {self.folder} was started; "
+                "start a new run, with --init to keep what was learned"
+            )
+
+    def _initialise(self, detector: FCOS, init: Path) -> None:
+        if init.suffix == ".pt":
+            weights = load_checkpoint(init).weights
+        else:
+            weights = load_tensors(init, field="--init")
+        skipped = load_initial(detector, weights, source=init)
+        rest = f", without {', '.join(skipped)} (other classes)" if skipped else ""
+        self.console.print(f"initialised from {init}{rest}")
+
+    def _create_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
+        _write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
+
+    def _write_results(self, position: Position, keeper: Keeper) -> None:
+        latest = keeper.latest
+        if latest is None:
+            return
+        _write_json(
+            self.folder / "results.json",
+            {
+                "step": position.step,
+                "seconds": round(position.seconds, 1),
+                "val": latest.metrics,
+                "val_student": latest.student,
+                "best_val_ap": keeper.best,
+            },
+        )
+
+
+def environment(fabric: Fabric, precision: str) -> dict[str, Any]:
+    """Versions and machine, for the record."""
+    return {
+        "dsl": dsl.__version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "lightning_fabric": lightning_fabric.__version__,
+        "platform": platform.platform(),
+        "device": str(fabric.device),
+        "processes": fabric.world_size,
+        "threads": torch.get_num_threads(),
+        "precision": precision,
+        "command": sys.argv,
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,171 @@
+"""The value types that all modules speak; frozen, validated, and free of any behaviour.
+
+Boxes are xyxy in absolute pixels, half-open. Letters: N images, M boxes, L locations, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What one image holds. An ignored box is neither foreground nor background: no loss at all."""
+
+    boxes: Tensor  # (M, 4) float
+    labels: Tensor  # (M,) int64
+    ignored: Tensor  # (M,) bool
+
+    def __post_init__(self) -> None:
+        count = len(self.boxes)
+        _check(self.boxes.shape == (count, 4), f"boxes: expected (M, 4), got {self.boxes.shape}")
+        _check(self.labels.shape == (count,), f"labels: expected ({count},)")
+        _check(self.ignored.shape == (count,), f"ignored: expected ({count},)")
+        _check(self.ignored.dtype == torch.bool, "ignored: expected bool")
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def to(self, device: torch.device) -> "Targets":
+        return Targets(self.boxes.to(device), self.labels.to(device), self.ignored.to(device))
+
+    @staticmethod
+    def empty() -> "Targets":
+        return Targets(
+            torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)
+        )
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What a detector found in one image, best score first."""
+
+    boxes: Tensor  # (M, 4) float
+    scores: Tensor  # (M,) float
+    labels: Tensor  # (M,) int64
+
+    def __post_init__(self) -> None:
+        count = len(self.boxes)
+        _check(self.boxes.shape == (count, 4), f"boxes: expected (M, 4), got {self.boxes.shape}")
+        _check(self.scores.shape == (count,), f"scores: expected ({count},)")
+        _check(self.labels.shape == (count,), f"labels: expected ({count},)")
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def __getitem__(self, keep: Tensor) -> "Detections":
+        return Detections(self.boxes[keep], self.scores[keep], self.labels[keep])
+
+    def cpu(self) -> "Detections":
+        return Detections(self.boxes.cpu(), self.scores.cpu(), self.labels.cpu())
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Ground truth of N images as columns: image i owns the rows offsets[i]:offsets[i + 1].
+
+    Columns are tensors, not numpy arrays, because torch hands tensors to loader workers through
+    shared memory under every start method: no worker holds a copy.
+    """
+
+    offsets: Tensor  # (N + 1,) int64
+    boxes: Tensor  # (B, 4) float64
+    labels: Tensor  # (B,) int64
+    ignored: Tensor  # (B,) bool: crowd (COCO) or difficult (VOC)
+    areas: Tensor  # (B,) float64: the file's own area where it has one (COCO's is of the mask)
+
+    def __post_init__(self) -> None:
+        rows = len(self.boxes)
+        _check(self.boxes.shape == (rows, 4), f"boxes: expected (B, 4), got {self.boxes.shape}")
+        for name in ("labels", "ignored", "areas"):
+            column: Tensor = getattr(self, name)
+            _check(column.shape == (rows,), f"{name}: expected ({rows},), got {column.shape}")
+        _check(int(self.offsets[-1]) == rows, "offsets do not end at the number of boxes")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, image: int) -> Targets:
+        rows = slice(int(self.offsets[image]), int(self.offsets[image + 1]))
+        return Targets(self.boxes[rows].float(), self.labels[rows], self.ignored[rows])
+
+    def select(self, images: Tensor) -> "Annotations":
+        """The annotations of these images, in this order."""
+        starts, counts = self.offsets[images], self.offsets[images + 1] - self.offsets[images]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        within = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(counts)
+        rows = starts.repeat_interleave(counts) + within
+        return Annotations(
+            offsets, self.boxes[rows], self.labels[rows], self.ignored[rows], self.areas[rows]
+        )
+
+    @staticmethod
+    def none(num_images: int) -> "Annotations":
+        """Annotations of images without any box."""
+        return Annotations(
+            torch.zeros(num_images + 1, dtype=torch.int64),
+            torch.zeros(0, 4, dtype=torch.float64),
+            torch.zeros(0, dtype=torch.int64),
+            torch.zeros(0, dtype=torch.bool),
+            torch.zeros(0, dtype=torch.float64),
+        )
+
+
+@dataclass(frozen=True)
+class DenseOutput:
+    """The detector's raw maps, one entry per pyramid level, finest first."""
+
+    class_logits: Sequence[Tensor]  # (N, C, H_v, W_v) each
+    distances: Sequence[Tensor]  # (N, 4, H_v, W_v) each: l, t, r, b in units of the stride, >= 0
+    centerness: Sequence[Tensor]  # (N, 1, H_v, W_v) each, logits
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images of different sizes, padded at the right and bottom to one canvas."""
+
+    images: Tensor  # (N, 3, H, W) uint8, RGB; H and W are multiples of 32
+    sizes: Tensor  # (N, 2) int64: valid height and width of each
+
+    def __post_init__(self) -> None:
+        _check(self.images.ndim == 4 and self.images.shape[1] == 3, "images: expected (N, 3, H, W)")
+        _check(self.sizes.shape == (len(self.images), 2), "sizes: expected (N, 2)")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> "ImageBatch":
+        return ImageBatch(self.images.to(device, non_blocking=True), self.sizes.to(device))
+
+
+@dataclass(frozen=True)
+class LabeledBatch:
+    """Images with what they hold, in the pixels of the padded canvas."""
+
+    images: ImageBatch
+    targets: tuple[Targets, ...]
+
+    def __post_init__(self) -> None:
+        _check(len(self.images) == len(self.targets), "one Targets per image")
+
+    def to(self, device: torch.device) -> "LabeledBatch":
+        return LabeledBatch(self.images.to(device), tuple(t.to(device) for t in self.targets))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All that one optimizer step (or one part of an accumulated step) sees."""
+
+    labeled: LabeledBatch
+    unreadable: tuple[str, ...] = ()  # files that another image had to stand in for
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(self.labeled.to(device), self.unreadable)

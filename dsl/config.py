@@ -30,8 +30,8 @@ class ModelConfig(_Section):
     """resnet18/34/50/101, or any timm model with features at strides 8, 16 and 32."""
     weights: str = "auto"
     """Pretrained backbone: "auto" finds them, "none" starts from scratch, or a file."""
-    channels: Annotated[int, Field(ge=32, multiple_of=32)] = 96
-    """Width of pyramid and head; GroupNorm wants a multiple of 32."""
+    channels: Annotated[int, Field(ge=64, multiple_of=32)] = 96
+    """Width of pyramid and head: 64 or more, a multiple of 32 (GroupNorm has 32 groups)."""
     num_convs: Annotated[int, Field(ge=1, le=8)] = 2
     """Convolutions of each tower of the head."""
     size_ranges: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = (

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from dsl.data.index import Index
+from dsl.data.tolerance import account, is_too_many
 from dsl.errors import UserError
 from dsl.image import Size, read_image, read_size
 
 MAX_DECODED = 5000  # beyond so many, headers only: minutes matter more than a rare broken tail
 _DRAFT = 64  # pixels of the short side: a JPEG is decoded at 1/8, but to its end
 _BLOCK = 512  # images handed to the threads at once, so that a million wait as numbers
-_NAMED = 3
 
 Progress = Callable[[int], None]
 
@@ -83,10 +83,9 @@ def _size(index: Index, position: int, *, decode: bool) -> Size:
 
 
 def _account(index: Index, bad: dict[int, str], *, checked: int) -> str:
-    reasons = "; ".join(list(bad.values())[:_NAMED]) + ("; ..." if len(bad) > _NAMED else "")
-    count = f"{len(bad):,} of {checked:,} images cannot be used"
-    if len(bad) > max(0.01 * checked, 3) or len(bad) == checked:
-        if not any(index.path(position).exists() for position in bad):
-            count = f"{len(bad):,} of {checked:,} images are absent; looked below {index.root}"
-        raise UserError(f"{index.source}: {count}: {reasons}")
-    return f"{index.source}: {count} and were dropped: {reasons}"
+    absent = not any(index.path(position).exists() for position in bad)
+    what = f"images are absent below {index.root}" if absent else "images cannot be used"
+    counted = account(len(bad), checked, what=what, examples=list(bad.values()))
+    if is_too_many(len(bad), checked) or len(bad) == checked:
+        raise UserError(f"{index.source}: {counted}; name the right folder or mend the files")
+    return f"{index.source}: {counted}; dropped"

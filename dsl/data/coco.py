@@ -255,7 +255,7 @@ def _positions(
 
 def _guess_root(path: Path, names: list[str]) -> Path:
     """The first of the usual places that holds one of these images; else the file's own folder."""
-    folder, stem = path.parent, path.stem
+    folder, stem = path.absolute().parent, path.stem
     parts = ["", "images", stem, stem.rpartition("_")[2]]  # instances_train2017 -> train2017
     bases = [folder, folder.parent, folder / "images", folder.parent / "images"]
     for base in bases:

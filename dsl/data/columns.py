@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsl.data.index import Names
+from dsl.data.tolerance import NAMED, account, is_too_many
 from dsl.errors import UserError
 from dsl.types import Annotations
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_NAMED = 3  # that many dropped rows are named one by one
 
 
 class NameColumn:
@@ -141,9 +141,7 @@ def to_tensor(buffer: "array[int] | bytearray", dtype: type[np.generic]) -> Tens
 
 def _clipped(boxes: NDArray[np.float64], sizes: NDArray[np.int32]) -> NDArray[np.float64]:
     limits = np.where(sizes > 0, sizes.astype(np.float64), np.inf)  # (B, 2) height, width
-    limits = limits[:, [1, 0, 1, 0]]
-    lowest = np.where(np.isinf(limits), -np.inf, 0.0)
-    return np.clip(boxes, lowest, limits)
+    return np.clip(boxes, 0.0, limits[:, [1, 0, 1, 0]])
 
 
 def _account(
@@ -151,12 +149,9 @@ def _account(
 ) -> tuple[str, ...]:
     if not len(dropped):
         return ()
-    named = ", ".join(describe(int(row)) for row in dropped[:_NAMED])
-    named += ", ..." if len(dropped) > _NAMED else ""
-    count = f"{len(dropped):,} of {total:,} boxes"
-    if len(dropped) > max(0.01 * total, 3):
-        raise UserError(
-            f"{source}: {count} have no area inside their image ({named});"
-            " check the order of the coordinates and the image sizes, or remove these boxes"
-        )
-    return (f"{source}: dropped {count} without any area inside their image ({named})",)
+    examples = [describe(int(row)) for row in dropped[:NAMED]]
+    what = "boxes have no area inside their image"
+    text = f"{source}: {account(len(dropped), total, what=what, examples=examples)}"
+    if is_too_many(len(dropped), total):
+        raise UserError(f"{text}; check the order of the coordinates and the image sizes")
+    return (f"{text}; dropped",)

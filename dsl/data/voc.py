@@ -50,6 +50,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
     """
     path = Path(path)
     folder, files = _xml_files(path)
+    folder = Path(os.path.abspath(folder))  # '.' has no name and no parent
     pages = [_read_page(file) for file in files]
     if classes is None:
         classes = sorted({found.name for page in pages for found in page.objects})

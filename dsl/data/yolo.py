@@ -17,6 +17,7 @@ import yaml
 from dsl.data.columns import BoxColumns, NameColumn, annotate, to_tensor
 from dsl.data.folder import find_images, list_images
 from dsl.data.index import Index
+from dsl.data.tolerance import account, is_too_many
 from dsl.data.values import show
 from dsl.errors import UserError
 from dsl.image import read_size
@@ -24,7 +25,6 @@ from dsl.image import read_size
 SPLITS = ("train", "val", "test")
 _TOLERANCE = 0.01  # of the image: rounding and small overhang are normal
 _MAX_CLASSES = 100_000  # a larger number in a label file is a slip
-_NAMED = 3
 
 Box = tuple[float, float, float, float]
 
@@ -221,14 +221,14 @@ def _read(layout: _Layout) -> Index:
 
 
 def _account(layout: _Layout, unreadable: list[str]) -> tuple[str, ...]:
-    if not unreadable:
+    count, total = len(unreadable), len(layout.images)
+    if not count:
         return ()
-    total = len(layout.images)
-    named = "; ".join(unreadable[:_NAMED]) + ("; ..." if len(unreadable) > _NAMED else "")
-    text = f"{layout.source}: {len(unreadable):,} of {total:,} images cannot be used"
-    if len(unreadable) > max(0.01 * total, 3) or len(unreadable) == total:
-        raise UserError(f"{text}: {named}")
-    return (f"{text} and were dropped: {named}",)
+    what = "images cannot be used"
+    text = f"{layout.source}: {account(count, total, what=what, examples=unreadable)}"
+    if is_too_many(count, total) or count == total:
+        raise UserError(f"{text}; name the right folder or mend the files")
+    return (f"{text}; dropped",)
 
 
 def _indexed(layout: _Layout, gathered: _Gathered, *, notes: tuple[str, ...]) -> Index:

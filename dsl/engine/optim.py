@@ -36,9 +36,9 @@ def build_optimizer(
     ]
     optimizer: Optimizer
     if name == "adamw":
-        optimizer = AdamW(groups, lr=lr)
+        optimizer = AdamW(groups, lr=lr, fused=True)
     else:
-        optimizer = SGD(groups, lr=lr, momentum=momentum)
+        optimizer = SGD(groups, lr=lr, momentum=momentum, fused=True)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer

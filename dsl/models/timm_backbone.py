@@ -1,7 +1,9 @@
 """Any timm model that yields features at strides 8, 16 and 32, through `features_only`."""
 
 import difflib
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import timm
@@ -39,7 +41,8 @@ class TimmBackbone(Backbone):
         given: dict[str, Any] = {}
         if weights is not None:
             given = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(weights)}}
-        self.net = timm.create_model(name, features_only=True, out_indices=levels, **given)
+        with _quiet_timm():
+            self.net = timm.create_model(name, features_only=True, out_indices=levels, **given)
         c3, c4, c5 = self.net.feature_info.channels()
         self.out_channels = (c3, c4, c5)
         cfg = self.net.pretrained_cfg
@@ -54,6 +57,18 @@ class TimmBackbone(Backbone):
 
     def first_stages(self) -> list[nn.Module]:
         return _up_to(self.net, self._last_early) or []
+
+
+@contextmanager
+def _quiet_timm() -> Iterator[None]:
+    """timm warns that a feature extractor has no use for the classifier's weights."""
+    logger = logging.getLogger("timm")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _up_to(module: nn.Module, last: str) -> list[nn.Module] | None:

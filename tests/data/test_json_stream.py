@@ -57,7 +57,8 @@ def test_equals_json_loads(document, window, indent, ascii_only):
 @pytest.mark.parametrize("window", range(1, 70))
 def test_numbers_and_literals_are_never_cut(tmp_path, window):
     text = (
-        '{"a": [1234567890, 1.5e+10, -0.25, true, false, null, "\\ud83d\\ude00", "\u00e9\U0001f600"],'
+        '{"a": [1234567890, 1.5e+10, -0.25, true, false, null, "\\ud83d\\ude00",'
+        ' "\u00e9\U0001f600"],'
         ' "b": 12345.678, "c": [], "d": {}, "e": [[1, 2], [3]], "f": [{"k": 1}, {"k": 2.5}]}\n'
     )
     path = tmp_path / "a.json"
@@ -116,7 +117,7 @@ def test_skipped_polygons_come_empty_and_nothing_else_does(tmp_path, window):
         b'{"a": [{"b": 1},, {"b": 2}]}',
         b'{"a": [{"b": 1} {"b": 2}]}',
         b'{"a": 1,}',
-        b'{a: 1}',
+        b"{a: 1}",
         b"{'a': 1}",
         b'{"a": 01}',
         b'{"a": tru}',
@@ -151,5 +152,5 @@ def test_absent_file_and_folder(tmp_path):
 def test_a_broken_start_is_refused_without_reading_on(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"a": [{"x": 1 2}, ' + '{"x": 1}, ' * 100_000)
-    with pytest.raises(UserError, match="near character 1[0-9]:"):
+    with pytest.raises(UserError, match=r"near character 1[0-9]:"):
         _load(path, window=1000)

@@ -13,7 +13,7 @@ from dsl.config import Config, load_config
 from dsl.data.classes import align_classes
 from dsl.data.pictures import read_pictures
 from dsl.data.index import Index
-from dsl.data.loader import TestBatches
+from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
@@ -23,7 +23,7 @@ from dsl.image import read_image
 from dsl.predict import Model
 from dsl.report.draw import caption, class_color, draw_boxes
 from dsl.rundata import annotations_of, open_labeled
-from dsl.training import TEST_BATCH, Outcome, Training
+from dsl.training import EVAL_BATCH, Outcome, Training
 from dsl.types import Detections
 
 _QUIET = Console(quiet=True)
@@ -99,8 +99,8 @@ def evaluate(
 
 def detect(model: Model, index: Index, *, console: Console = _QUIET) -> list[Detections]:
     """All detections in every image of a set, unfiltered."""
-    batches = TestBatches(
-        index, short_side=model.short_side, max_side=model.max_side, batch=TEST_BATCH
+    batches = EvalBatches(
+        index, short_side=model.short_side, max_side=model.max_side, batch=EVAL_BATCH
     )
     found: dict[int, Detections] = {}
     with CountBar(console, "detecting", len(index)) as bar:

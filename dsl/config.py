@@ -231,7 +231,7 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: list[str]) -> str:
-    known = _keys(Config)
+    known = [*_keys(Config), *Config.model_fields]
     dotted = ".".join(path)
     near = difflib.get_close_matches(dotted, known, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""

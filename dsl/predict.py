@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from dsl.data.loader import TestBatch, collate_images
+from dsl.data.loader import EvalBatch, collate_images
 from dsl.errors import UserError
 from dsl.geometry import Resize, fitted_size
 from dsl.image import read_image
@@ -58,7 +58,7 @@ class Detector:
             )
         ]
 
-    def stream(self, batches: Iterable[TestBatch]) -> Iterator[tuple[int, Detections]]:
+    def stream(self, batches: Iterable[EvalBatch]) -> Iterator[tuple[int, Detections]]:
         """(position, detections) of every image, in the order of the batches."""
         for batch in batches:
             found = self(batch.images, batch.original_sizes)

@@ -33,9 +33,10 @@ from dsl.compose import (
     settings_of,
 )  # fmt: skip
 from dsl.config import Config
-from dsl.data.loader import TestBatches, load
+from dsl.data.loader import EvalBatches, load
 from dsl.engine.checkpoint import Checkpoint, load_checkpoint
 from dsl.engine.log import RunLog
+from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog
 from dsl.engine.progress import TrainBar
 from dsl.engine.train import Observer, Position, fit
@@ -50,7 +51,7 @@ from dsl.report.tables import percent
 from dsl.rundata import annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
-TEST_BATCH = 8
+EVAL_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Training:
     def run(self) -> Outcome:
         """Launch the processes, train, and write down the results."""
         self.fabric.launch()
+        keep_freed_memory()
         main = self.fabric.is_global_zero
         if main:
             self._create_folder()
@@ -183,9 +185,9 @@ class Training:
         if not isinstance(network, FCOS):
             raise TypeError("a method's networks are detectors")
         views, fabric = self.config.views, self.fabric
-        batches = TestBatches(
+        batches = EvalBatches(
             self.data.val, short_side=views.test_short_side, max_side=views.max_side,
-            batch=TEST_BATCH, rank=fabric.global_rank, ranks=fabric.world_size,
+            batch=EVAL_BATCH, rank=fabric.global_rank, ranks=fabric.world_size,
         )  # fmt: skip
         detector = Detector(network, Decoder(), self.precision)
         items = load(batches, range(len(batches)), workers=min(1, self._workers()))

@@ -67,6 +67,15 @@ class Detections:
         return Detections(self.boxes.cpu(), self.scores.cpu(), self.labels.cpu())
 
 
+def ragged_rows(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Of columns where item i owns the rows offsets[i]:offsets[i + 1], the rows of the chosen
+    items one after another, and the offsets of the result."""
+    starts, counts = offsets[chosen], offsets[chosen + 1] - offsets[chosen]
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    within = torch.arange(int(ends[-1])) - ends[:-1].repeat_interleave(counts)
+    return starts.repeat_interleave(counts) + within, ends
+
+
 @dataclass(frozen=True)
 class Annotations:
     """Ground truth of N images as columns: image i owns the rows offsets[i]:offsets[i + 1].
@@ -98,10 +107,7 @@ class Annotations:
 
     def select(self, images: Tensor) -> "Annotations":
         """The annotations of these images, in this order."""
-        starts, counts = self.offsets[images], self.offsets[images + 1] - self.offsets[images]
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        within = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(counts)
-        rows = starts.repeat_interleave(counts) + within
+        rows, offsets = ragged_rows(self.offsets, images)
         return Annotations(
             offsets, self.boxes[rows], self.labels[rows], self.ignored[rows], self.areas[rows]
         )

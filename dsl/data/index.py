@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsl.types import Annotations
+from dsl.types import Annotations, ragged_rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Names:
         return self.text[start:end].numpy().tobytes().decode("utf-8", "surrogateescape")
 
     def select(self, positions: Tensor) -> "Names":
-        return Names.of(self[int(p)] for p in positions)
+        rows, offsets = ragged_rows(self.offsets, positions)
+        return Names(self.text[rows], offsets)
 
     @staticmethod
     def of(strings: Iterable[str]) -> "Names":

@@ -83,7 +83,7 @@ class TrainingBatches(Dataset[Batch]):
 
 
 @dataclass(frozen=True)
-class TestBatch:
+class EvalBatch:
     """Images as the detector is tested on them, with their positions and their files' sizes."""
 
     positions: tuple[int, ...]
@@ -91,7 +91,7 @@ class TestBatch:
     original_sizes: Tensor  # (N, 2) height and width of the files
 
 
-class TestBatches(Dataset[TestBatch]):
+class EvalBatches(Dataset[EvalBatch]):
     """Images grouped by canvas: an image's detections cannot depend on its batch mates.
 
     GroupNorm sees the padding, so only images that pad to the same canvas share a batch.
@@ -115,7 +115,7 @@ class TestBatches(Dataset[TestBatch]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, number: int) -> TestBatch:
+    def __getitem__(self, number: int) -> EvalBatch:
         positions = self.batches[number]
         read = [
             read_resized(self.index, p, short_side=self.short_side, max_side=self.max_side)
@@ -123,7 +123,7 @@ class TestBatches(Dataset[TestBatch]):
         ]
         images = collate_images([image for image, _ in read])
         originals = torch.tensor([resize.source for _, resize in read])
-        return TestBatch(tuple(positions), images, originals)
+        return EvalBatch(tuple(positions), images, originals)
 
     def _canvas(self, position: int) -> tuple[int, int]:
         size = self.index.size(position) or read_size(self.index.path(position))

@@ -50,6 +50,8 @@ class Decoder:
         boxes = to_boxes(locations.points[place], reach)
         limit = size.flip(0).repeat(2).to(boxes.dtype)  # width, height, width, height
         boxes = torch.minimum(boxes.clamp(min=0), limit)
+        real = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)  # locations in the padding leave nothing
+        boxes, scores, label = boxes[real], scores[real], label[real]
         keep = batched_nms(boxes, scores, label, self.nms_iou)[: self.max_detections]
         return Detections(boxes[keep], scores[keep], label[keep])
 

@@ -1,0 +1,104 @@
+"""Settings: recipes load, unknown keys name the nearest, values are checked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsl.config import load_config, parse_overrides, shipped_recipes
+from dsl.errors import UserError
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes())
+def test_every_shipped_recipe_is_valid(recipe: str) -> None:
+    config = load_config(recipe)
+    assert config.recipe == recipe
+    ranges = config.model.size_ranges
+    assert list(ranges) == sorted(ranges)
+    # Made for 512 px: size ranges follow the input.
+    assert ranges[0] / 64 == pytest.approx(min(1.0, config.views.test_short_side / 512), rel=0.3)
+
+
+def test_overrides_win_over_the_recipe_and_keep_their_types() -> None:
+    config = load_config(
+        "tiny",
+        parse_overrides(
+            ["optim.lr=0.002", "views.flip=false", "views.short_sides=[96, 128]",
+             "model.weights=none", "optim.clip_norm=none", "run.precision=fp32"]
+        ),
+    )  # fmt: skip
+    assert config.optim.lr == 0.002
+    assert config.views.flip is False
+    assert config.views.short_sides == (96, 128)
+    assert config.model.weights == "none"
+    assert config.optim.clip_norm is None
+    assert config.run.precision == "fp32"
+    assert config.model.backbone == "resnet18"
+
+
+def test_a_recipe_of_ones_own_extends_a_shipped_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "tiny"\n[optim]\nbatch = 4\n')
+    config = load_config(str(file))
+    assert config.optim.batch == 4
+    assert config.model.backbone == "resnet18"
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "loop.toml"
+    file.write_text(f'extends = "{file}"\n')
+    with pytest.raises(UserError, match="extends itself"):
+        load_config(str(file))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"optim.lrr": 1}, "unknown setting 'optim.lrr'; did you mean 'optim.lr'"),
+        ({"moddel.backbone": "x"}, "unknown setting 'moddel'; did you mean 'model'"),
+        ({"batch": 3}, "did you mean 'optim.batch'"),
+        ({"optim.lr": -1}, "optim.lr = -1"),
+        ({"optim.lr": "fast"}, "optim.lr = 'fast'"),
+        ({"model.channels": 100}, "model.channels = 100"),
+        ({"model.size_ranges": [1, 2]}, "model.size_ranges"),
+        ({"run.steps": 0}, "run.steps = 0"),
+        ({"views.labeled": "medium"}, "views.labeled = 'medium'"),
+        ({"optim.lr.x": 1}, "'lr' is a value"),
+    ],
+)
+def test_mistakes_name_the_key_and_the_value(overrides: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_config("paper" if "optim.lr.x" in overrides else "tiny", overrides)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("model = 3 3", "not valid TOML"), ("extends = 5", "extends = 5"), ("x = 1", "unknown")],
+)
+def test_broken_recipe_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        load_config(str(file))
+    assert "r.toml" in str(error.value)
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'small'"):
+        load_config("smal")
+    with pytest.raises(UserError, match="no such file"):
+        load_config("nowhere/at/all.toml")
+
+
+@pytest.mark.parametrize("assignment", ["optim.lr", "=3", ""])
+def test_an_override_without_value_is_refused(assignment: str) -> None:
+    with pytest.raises(UserError, match="expected KEY=VALUE"):
+        parse_overrides([assignment])
+
+
+def test_reading_settings_and_images_needs_no_torch() -> None:
+    code = "import sys, dsl.config, dsl.image, dsl.cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

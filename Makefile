@@ -34,8 +34,13 @@ test: env
 	$(LIBS)/bin/mypy --python-executable $(RUN)
 	$(RUN) -m pytest -n 2
 
+# The main job on the embedded data set; the figures are in demo/run, the pictures in demo/pictures.
 demo: env
-	$(RUN) -m benchmarks.demo
+	@rm -rf demo
+	.venv/bin/dsl data scenes demo/scenes
+	.venv/bin/dsl train --preset digits --labeled demo/scenes/train.json --val demo/scenes/val.json --out demo/run
+	.venv/bin/dsl eval demo/run/best.pt demo/scenes/test.json
+	.venv/bin/dsl predict demo/run/best.pt "demo/scenes/images/test/00000*.png" --out demo/pictures
 
 clean:
 	rm -rf .venv demo runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

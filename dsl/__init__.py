@@ -1,8 +1,8 @@
 """Train object detectors from few labels and many unlabeled images.
 
-    import dsl
-    model = dsl.load("run/best.pt")
-    detections = model(["a.jpg", "b.jpg"])
+import dsl
+model = dsl.load("run/best.pt")
+detections = model(["a.jpg", "b.jpg"])
 """
 
 from importlib.metadata import PackageNotFoundError, version

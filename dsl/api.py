@@ -11,10 +11,10 @@ from rich.console import Console
 from dsl.compose import build_model, config_of
 from dsl.config import Config, load_config
 from dsl.data.classes import align_classes
-from dsl.data.pictures import read_pictures
 from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
+from dsl.data.pictures import read_pictures
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
@@ -150,7 +150,9 @@ def _write_predictions(
                     "category_id": label + 1, "bbox": [x1, y1, x2 - x1, y2 - y1],
                     "area": (x2 - x1) * (y2 - y1), "iscrowd": 0, "score": round(score, 4),
                 })  # fmt: skip
-            _draw(read.pixels, detections, model).save(out / "images" / f"{number:06d}_{path.stem}.jpg")
+            _draw(read.pixels, detections, model).save(
+                out / "images" / f"{number:06d}_{path.stem}.jpg"
+            )
             bar(number)
     (out / "detections.json").write_text(json.dumps(records) + "\n")
 

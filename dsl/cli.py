@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -22,6 +21,10 @@ app = typer.Typer(
 )  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 app.add_typer(data_app, name="data")
+
+# typer brings its own click in some versions and imports it in others; these are its classes.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
@@ -116,7 +119,9 @@ def _say_how_it_ended(outcome: Any) -> None:
         return
     if outcome.metrics is not None:
         console().print(coco_table(outcome.metrics, "Validation, final weights"))
-    console().print(f"done: {folder}/best.pt. Try: dsl predict {folder}/best.pt IMAGES --out pictures")
+    console().print(
+        f"done: {folder}/best.pt. Try: dsl predict {folder}/best.pt IMAGES --out pictures"
+    )
 
 
 @app.command("eval")
@@ -126,9 +131,7 @@ def evaluate(
     voc: Annotated[bool, typer.Option("--voc", help="VOC's AP50 too.")] = False,
     store: Annotated[
         bool,
-        typer.Option(
-            "--store/--no-store", help="Keep the best-F1 thresholds in the checkpoint."
-        ),
+        typer.Option("--store/--no-store", help="Keep the best-F1 thresholds in the checkpoint."),
     ] = True,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures to this file.")
@@ -144,9 +147,7 @@ def evaluate(
     from dsl import api
     from dsl.report.tables import class_table, coco_table, percent
 
-    metrics = api.evaluate(
-        checkpoint, data, voc=voc, store=store, device=device, console=console()
-    )
+    metrics = api.evaluate(checkpoint, data, voc=voc, store=store, device=device, console=console())
     if json_file is not None:
         json_file.write_text(json.dumps(metrics, indent=2) + "\n")
     screen = console()
@@ -248,16 +249,22 @@ def main() -> None:
         code = app(standalone_mode=False)
     except UserError as error:
         code = _fail(str(error))
-    except click.exceptions.Abort:
+    except typer.Abort:
         code = 130
-    except click.UsageError as error:
-        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        code = _fail(f"{error.format_message()}{hint}")
-    except click.ClickException as error:
-        code = _fail(error.format_message())
+    except _ClickError as error:
+        code = _fail(_describe(error))
+    except OSError as error:  # a full disk, a forbidden folder
+        code = _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+def _describe(error: Any) -> str:
+    """typer's message with the value that was given, which it leaves out."""
+    context = error.ctx if isinstance(error, _UsageError) else None
+    hint = f" (see {context.command_path} --help)" if context else ""
+    return f"{error.format_message()}{hint}"
 
 
 def _fail(message: str) -> int:

@@ -53,7 +53,7 @@ def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Mod
         network.load_state_dict(checkpoint.weights)
     except RuntimeError as error:
         raise UserError(f"checkpoint: {path} does not fit its own settings") from error
-    where = Fabric(accelerator=device, devices=1).device
+    where = find_device(device)
     network = network.to(where, memory_format=torch.channels_last).eval()
     precision, _ = choose_precision(config.run.precision, where.type)
     return Model(
@@ -65,10 +65,21 @@ def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Mod
     )
 
 
+def find_device(name: str) -> torch.device:
+    """The device of this name on this machine; "auto" takes the best one."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name not in ("auto", "cpu", *present):
+        raise UserError(f"--device: {name!r} is unknown; choose auto, cpu, cuda or mps")
+    if name in present and not present[name]:
+        raise UserError(f"--device: this machine has no {name}; try --device auto")
+    device: torch.device = Fabric(accelerator=name, devices=1).device
+    return device
+
+
 def build_fabric(config: Config) -> tuple[Fabric, str, str | None]:
     """Devices and processes, the precision, and a line for the user where that was changed."""
     run = config.run
-    kind = Fabric(accelerator=run.device, devices=1).device.type
+    kind = find_device(run.device).type
     precision, note = choose_precision(run.precision, kind)
     many = run.devices * run.nodes > 1
     fabric = Fabric(

@@ -129,7 +129,9 @@ class Config(_Section):
 def shipped_recipes() -> list[str]:
     """Names of the recipes inside the package."""
     folder = resources.files("dsl") / "recipes"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
 
 
 def load_config(recipe: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -151,7 +153,9 @@ def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:
         path = [str(p) for p in first["loc"]]
         if first["type"] == "extra_forbidden":
             raise UserError(f"{source}: {_unknown(path)}") from None
-        key = ".".join(p for p in path if not p.startswith(("constrained", "function", "int", "no")))
+        key = ".".join(
+            p for p in path if not p.startswith(("constrained", "function", "int", "no"))
+        )
         given = first.get("input")
         raise UserError(f"{source}: {key} = {given!r}: {first['msg']}") from None
 

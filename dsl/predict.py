@@ -53,9 +53,7 @@ class Detector:
         found = self.decoder(output, images.sizes.to(self.device))
         return [
             _rescale(detections.cpu(), size, original)
-            for detections, size, original in zip(
-                found, images.sizes, original_sizes, strict=True
-            )
+            for detections, size, original in zip(found, images.sizes, original_sizes, strict=True)
         ]
 
     def stream(self, batches: Iterable[EvalBatch]) -> Iterator[tuple[int, Detections]]:
@@ -116,8 +114,6 @@ class Model:
                     f"image: expected (H, W, 3) uint8 RGB, got {pixels.shape} {pixels.dtype}"
                 )
             height, width = pixels.shape[:2]
-        target = fitted_size(
-            height, width, short_side=self.short_side, max_side=self.max_side
-        )
+        target = fitted_size(height, width, short_side=self.short_side, max_side=self.max_side)
         resize = Resize((height, width), target)
         return resize.image(torch.from_numpy(pixels).permute(2, 0, 1)), resize

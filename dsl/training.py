@@ -1,11 +1,11 @@
 """One training run, from settings to a folder that holds everything about it.
 
-    RUN/config.json       the settings, all of them
-    RUN/environment.json  versions and machine
-    RUN/log.jsonl         losses and evaluations, one JSON object a line; RUN/tensorboard/ likewise
-    RUN/last.pt           to go on from
-    RUN/best.pt           to use: the averaged weights with the best validation AP
-    RUN/results.json      the final figures
+RUN/config.json       the settings, all of them
+RUN/environment.json  versions and machine
+RUN/log.jsonl         losses and evaluations, one JSON object a line; RUN/tensorboard/ likewise
+RUN/last.pt           to go on from
+RUN/best.pt           to use: the averaged weights with the best validation AP
+RUN/results.json      the final figures
 """
 
 import json
@@ -29,12 +29,17 @@ from torch import distributed
 
 import dsl
 from dsl.compose import (
-    build_batches, build_detector, build_fabric, build_method, build_optimizer_of, length_of,
+    build_batches,
+    build_detector,
+    build_fabric,
+    build_method,
+    build_optimizer_of,
+    length_of,
     settings_of,
 )  # fmt: skip
 from dsl.config import Config
 from dsl.data.loader import EvalBatches, load
-from dsl.engine.checkpoint import Checkpoint, load_checkpoint
+from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog
@@ -112,9 +117,7 @@ class Training:
             log = RunLog(self.folder) if main else None
             if log is not None:
                 stack.callback(log.close)
-                bar = stack.enter_context(
-                    TrainBar(self.console, self.length, start=start.step)
-                )
+                bar = stack.enter_context(TrainBar(self.console, self.length, start=start.step))
                 observers += [bar, LossLog(log)]
             keeper = self._keeper(optimizer, log, start)
             position = fit(
@@ -239,11 +242,7 @@ class Training:
             )
 
     def _initialise(self, detector: FCOS, init: Path) -> None:
-        if init.suffix == ".pt":
-            weights = load_checkpoint(init).weights
-        else:
-            weights = load_tensors(init, field="--init")
-        skipped = load_initial(detector, weights, source=init)
+        skipped = load_initial(detector, load_tensors(init, field="--init"), source=init)
         rest = f", without {', '.join(skipped)} (other classes)" if skipped else ""
         self.console.print(f"initialised from {init}{rest}")
 

@@ -21,7 +21,9 @@ def extent(image: torch.Tensor) -> list[int]:
 
 
 def one(box: tuple[int, int, int, int]) -> Targets:
-    return Targets(torch.tensor([box], dtype=torch.float32), torch.tensor([4]), torch.tensor([True]))
+    return Targets(
+        torch.tensor([box], dtype=torch.float32), torch.tensor([4]), torch.tensor([True])
+    )
 
 
 @pytest.mark.parametrize("box", [(0, 0, 8, 4), (12, 6, 40, 20), (50, 30, 60, 40)])

@@ -74,7 +74,11 @@ def test_it_learns(coco: Coco, tmp_path: Path) -> None:
     train, val = coco(count=40), coco(count=10, name="val", seed=9)
     settings = TINY | {"run.steps": 120, "optim.batch": 8, "views.labeled": "weak"}
     outcome = dsl.train(
-        train, out=tmp_path / "run", val=val, recipe="tiny", settings=settings | {"views.flip": False}
+        train,
+        out=tmp_path / "run",
+        val=val,
+        recipe="tiny",
+        settings=settings | {"views.flip": False},
     )
     assert outcome.metrics["ap50"] > 0.8
     model = dsl.load(tmp_path / "run" / "best.pt", device="cpu")

@@ -78,7 +78,10 @@ def _cut(image: Tensor, hole: Hole, random: np.random.Generator) -> Tensor:
     height, width = image.shape[-2:]
     area = height * width * random.uniform(hole.low, hole.high)
     aspect = np.exp(random.uniform(np.log(0.3), np.log(1 / 0.3)))
-    tall, wide = (min(height, round((area * aspect) ** 0.5)), min(width, round((area / aspect) ** 0.5)))
+    tall, wide = (
+        min(height, round((area * aspect) ** 0.5)),
+        min(width, round((area / aspect) ** 0.5)),
+    )
     top, left = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
     image = image.clone()
     color = torch.tensor(CUTOUT_COLOR, dtype=image.dtype)[:, None, None]

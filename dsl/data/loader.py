@@ -139,9 +139,7 @@ def _whole(item: object) -> object:
     return item  # items are batches already
 
 
-def load(
-    dataset: Dataset[Item], items: range, *, workers: int
-) -> Iterator[Item]:
+def load(dataset: Dataset[Item], items: range, *, workers: int) -> Iterator[Item]:
     """The items in order, made by worker processes ahead of time."""
     return iter(
         DataLoader(

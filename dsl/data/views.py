@@ -45,9 +45,7 @@ class LabeledViews:
         self, index: Index, position: int, random: np.random.Generator
     ) -> tuple[Tensor, list[Operation]]:
         short_side = int(random.choice(self.short_sides))
-        image, resize = read_resized(
-            index, position, short_side=short_side, max_side=self.max_side
-        )
+        image, resize = read_resized(index, position, short_side=short_side, max_side=self.max_side)
         moves: list[Operation] = [resize]
         if self.flip and random.random() < 0.5:
             flip = Flip(image.shape[-1])

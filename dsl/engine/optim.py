@@ -79,4 +79,3 @@ def _cosine(share: float) -> float:
 def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
-

@@ -9,7 +9,7 @@ from torchvision.ops import batched_nms
 
 from dsl.models.assign import Locations, locate, to_boxes
 from dsl.models.losses import flatten
-from dsl.types import Detections, DenseOutput
+from dsl.types import DenseOutput, Detections
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,11 @@ class Decoder:
         ]
 
     def _one(
-        self, locations: Locations, logits: Tensor, distances: Tensor, centerness: Tensor,
+        self,
+        locations: Locations,
+        logits: Tensor,
+        distances: Tensor,
+        centerness: Tensor,
         size: Tensor,
     ) -> Detections:
         # Comparing logits first: most locations never need a sigmoid.

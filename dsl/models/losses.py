@@ -84,5 +84,3 @@ def _box_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
     origin = predicted.new_zeros(len(predicted), 2)
     boxes = to_boxes(origin, predicted.clamp(min=MIN_SIDE))
     return generalized_box_iou_loss(boxes, to_boxes(origin, wanted))
-
-

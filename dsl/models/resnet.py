@@ -16,7 +16,7 @@ class ResNet(Backbone):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        net = torchvision.models.get_model(name, weights=None)
+        net = torchvision.models.get_model(name, weights=None, zero_init_residual=True)
         self.conv1, self.bn1, self.relu, self.maxpool = net.conv1, net.bn1, net.relu, net.maxpool
         self.layer1, self.layer2 = net.layer1, net.layer2
         self.layer3, self.layer4 = net.layer3, net.layer4

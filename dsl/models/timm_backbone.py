@@ -27,7 +27,9 @@ class TimmBackbone(Backbone):
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"model.backbone: {name!r} is neither a ResNet of ours nor in timm{hint}")
+            raise UserError(
+                f"model.backbone: {name!r} is neither a ResNet of ours nor in timm{hint}"
+            )
         try:
             info = timm.create_model(name, features_only=True, pretrained=False).feature_info
             reductions = list(info.reduction())

@@ -57,7 +57,7 @@ def load_tensors(path: Path, *, field: str) -> Weights:
         raise UserError(
             f"{field}: {path} is not a file of tensors ({type(error).__name__})"
         ) from error
-    for key in ("state_dict", "model"):  # the usual wrappers
+    for key in ("state_dict", "model", "weights"):  # the usual wrappers, and our own
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):

@@ -13,9 +13,7 @@ def make_teacher(student: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def update_teacher(
-    teacher: nn.Module, student: nn.Module, *, keep_rate: float, step: int
-) -> None:
+def update_teacher(teacher: nn.Module, student: nn.Module, *, keep_rate: float, step: int) -> None:
     """teacher <- keep * teacher + (1 - keep) * student, buffers too; `step` counts from 1.
 
     keep = min(keep_rate, 1 - 1 / (step + 1)) (epsilon), so that a young teacher follows closely.

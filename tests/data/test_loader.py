@@ -9,7 +9,7 @@ import torch
 from dsl.data.augment import Strong
 from dsl.data.formats import open_dataset
 from dsl.data.index import Index
-from dsl.data.loader import Stream, EvalBatches, TrainingBatches, collate_images, load
+from dsl.data.loader import EvalBatches, Stream, TrainingBatches, collate_images, load
 from dsl.data.views import LabeledViews
 from dsl.errors import UserError
 from dsl.types import Batch

@@ -91,9 +91,7 @@ def test_each_object_size_lands_on_its_level() -> None:
 
 
 def test_distances_and_boxes_are_inverse() -> None:
-    targets = Targets(
-        torch.tensor([[11.0, 9, 37, 41]]), torch.tensor([0]), torch.tensor([False])
-    )
+    targets = Targets(torch.tensor([[11.0, 9, 37, 41]]), torch.tensor([0]), torch.tensor([False]))
     locations = locate(SHAPES, STRIDES, torch.device("cpu"))
     found = Assigner(RANGES)(locations, [targets])
     positive = found.labels[0] == 0

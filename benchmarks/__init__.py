@@ -1,0 +1,1 @@
+"""Side-by-side measurements; each is one command: python -m benchmarks.NAME."""

@@ -1,9 +1,9 @@
 """How good is it: digit scenes with 10 % and 100 % of 1,000 images labeled, on the test split.
 
 All arms share backbone, augmentation of the labeled images and number of optimizer steps; the
-averaged weights of the last step are measured, nothing is selected by score. Seeds vary the fold and
-the initialisation. A finished cell (arm x seed) is kept in benchmarks/results/quality, keyed by its
-settings and by the code that trains, so a stopped run goes on; delete a file to train it again.
+averaged weights of the last step are measured, nothing is selected by score. Seeds vary the fold
+and the initialisation. A finished cell (arm x seed) is kept in benchmarks/results/quality, keyed by
+its settings and by the code that trains, so a stopped run goes on; delete a file to train it anew.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ from dsl.config import load_config
 from dsl.data.formats import open_dataset
 from dsl.data.index import Index
 from dsl.data.loader import load
-from dsl.evaluate import evaluate_coco
+from dsl.metrics import evaluate_coco
 from dsl.types import Annotations, Detections
 
 MILLION, TRAIN_IMAGES, TRAIN_BOXES = 1_000_000, 118_000, 860_000
@@ -192,7 +192,8 @@ def by_pycocotools(truth: Annotations, found: list[Detections]) -> float:
         {"image_id": n, "category_id": label, "score": score,
          "bbox": [b[0], b[1], b[2] - b[0], b[3] - b[1]]}
         for n, d in enumerate(found)
-        for b, score, label in zip(d.boxes.tolist(), d.scores.tolist(), d.labels.tolist(), strict=True)
+        for b, score, label in zip(
+            d.boxes.tolist(), d.scores.tolist(), d.labels.tolist(), strict=True)
     ]  # fmt: skip
     evaluation = COCOeval(gt, gt.loadRes(results), "bbox")
     evaluation.evaluate()

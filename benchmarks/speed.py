@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 import torchvision
-from torchvision.models.detection import FCOS as TorchvisionFCOS
 
 from benchmarks.bars import Bar, finish, parser
 from dsl.engine.memory import keep_freed_memory
@@ -86,7 +85,7 @@ class Theirs:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.net: TorchvisionFCOS = torchvision.models.detection.fcos_resnet50_fpn(
+        self.net = torchvision.models.detection.fcos_resnet50_fpn(
             weights=None, weights_backbone=None, num_classes=CLASSES,
             trainable_backbone_layers=5, min_size=SIZE, max_size=SIZE,
         )  # fmt: skip

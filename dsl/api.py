@@ -18,9 +18,9 @@ from dsl.data.pictures import read_pictures
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
-from dsl.evaluate import best_f1_thresholds, evaluate_coco, evaluate_voc
 from dsl.image import read_image
-from dsl.predict import Model
+from dsl.inference import Model
+from dsl.metrics import best_f1_thresholds, evaluate_coco, evaluate_voc
 from dsl.report.draw import caption, class_color, draw_boxes
 from dsl.rundata import annotations_of, open_labeled
 from dsl.training import EVAL_BATCH, Outcome, Training

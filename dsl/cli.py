@@ -23,8 +23,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 app.add_typer(data_app, name="data")
 
 # typer brings its own click in some versions and imports it in others; these are its classes.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickError: Any = typer.BadParameter.__mro__[2]
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
@@ -114,7 +114,8 @@ def _say_how_it_ended(outcome: Any) -> None:
     folder = outcome.folder
     if not outcome.finished:
         console().print(
-            f"stopped at step {outcome.position.step}; saved. Go on with: dsl train --resume {folder}"
+            f"stopped at step {outcome.position.step} and saved; "
+            f"go on with: dsl train --resume {folder}"
         )
         return
     if outcome.metrics is not None:
@@ -156,7 +157,8 @@ def evaluate(
     if voc:
         of_voc = metrics["voc"]
         screen.print(
-            f"VOC AP50: {percent(of_voc['ap'])} (area), {percent(of_voc['ap_11_point'])} (11 points)"
+            f"VOC AP50: {percent(of_voc['ap'])} (area), "
+            f"{percent(of_voc['ap_11_point'])} (11 points)"
         )
 
 

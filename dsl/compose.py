@@ -15,6 +15,7 @@ from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
 from dsl.engine.train import Length, Settings
 from dsl.errors import UserError
+from dsl.inference import Detector, Model
 from dsl.methods.base import Method
 from dsl.methods.supervised import Supervised
 from dsl.models.assign import Assigner
@@ -22,7 +23,6 @@ from dsl.models.build import build_backbone
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.losses import Criterion
-from dsl.predict import Detector, Model
 
 
 def config_of(checkpoint: Checkpoint, path: str | Path) -> Config:
@@ -54,7 +54,7 @@ def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Mod
     except RuntimeError as error:
         raise UserError(f"checkpoint: {path} does not fit its own settings") from error
     where = find_device(device)
-    network = network.to(where, memory_format=torch.channels_last).eval()
+    network = network.to(where).to(memory_format=torch.channels_last).eval()
     precision, _ = choose_precision(config.run.precision, where.type)
     return Model(
         Detector(network, Decoder(), precision),

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric
 import timm
 import torch
 import torchvision
@@ -46,12 +46,12 @@ from dsl.engine.observers import Evaluation, Keeper, LossLog
 from dsl.engine.progress import TrainBar
 from dsl.engine.train import Observer, Position, fit
 from dsl.errors import UserError
-from dsl.evaluate import best_f1_thresholds, evaluate_coco
+from dsl.inference import Detector
+from dsl.metrics import best_f1_thresholds, evaluate_coco
 from dsl.models.build import load_initial
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.weights import load_tensors
-from dsl.predict import Detector
 from dsl.report.tables import percent
 from dsl.rundata import annotations_of, open_run_data
 from dsl.types import Batch, Detections
@@ -108,7 +108,7 @@ class Training:
         self.fabric.barrier()
         start = Position()
         optimizer = build_optimizer_of(self.config, self.method)
-        self.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method.to(memory_format=torch.channels_last)
         method, optimizer = self.fabric.setup(self.method, optimizer)
         if self.checkpoint is not None and self.checkpoint.training is not None:
             start = self._restore(self.checkpoint.training, optimizer)
@@ -275,7 +275,7 @@ def environment(fabric: Fabric, precision: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "timm": timm.__version__,
-        "lightning_fabric": lightning_fabric.__version__,
+        "lightning_fabric": metadata.version("lightning-fabric"),
         "platform": platform.platform(),
         "device": str(fabric.device),
         "processes": fabric.world_size,

@@ -10,11 +10,11 @@ LAYERS = [
     {"errors"},
     {"types", "config", "randomness", "image"},
     {"geometry"},
-    {"data", "models", "evaluate"},
+    {"data", "models", "metrics"},
     {"ssod"},
     {"methods"},
     {"engine"},
-    {"report", "predict"},
+    {"report", "inference"},
     {"compose", "rundata"},
     {"training"},
     {"api"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-APART = {("data", "models"), ("models", "data"), ("evaluate", "models"), ("evaluate", "data")}
+APART = {("data", "models"), ("models", "data"), ("metrics", "models"), ("metrics", "data")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny set: the folder, resuming, stopping, starting from a detector, two processes."""
+"""Whole runs on a tiny set: the folder, resuming, stopping, other starts, two processes."""
 
 import json
 import os

@@ -70,7 +70,8 @@ def _blur(image: Tensor, sigma: float) -> Tensor:
     side = 2 * max(1, round(2.5 * sigma)) + 1  # a wider kernel would hold only zeros
     if min(image.shape[-2:]) <= side // 2:  # the kernel reflects at borders
         return image
-    return F.gaussian_blur(image, [side, side], [sigma, sigma])
+    blurred: Tensor = F.gaussian_blur(image, [side, side], [sigma, sigma])
+    return blurred
 
 
 def _cut(image: Tensor, hole: Hole, random: np.random.Generator) -> Tensor:

@@ -155,7 +155,7 @@ def scans_by_class(split: str) -> tuple[NDArray[np.int64], ...]:
 def _scans() -> tuple[Pixels, NDArray[np.int64]]:
     """Opacities (S, 14, 14) with their margin, and labels (S,), of all scans."""
     # Imported here because it takes a second and only this data set needs it.
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     bunch: Any = load_digits()
     # Ink of 0..16; the faint end is cut, because it fills the holes of an 8 and the angle of a 4.

@@ -70,7 +70,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # any of a dozen types, depending on how the file is broken
         raise UserError(
-            f"checkpoint: {path} cannot be read ({type(error).__name__}): damaged, or not made by dsl"
+            f"checkpoint: {path} cannot be read ({type(error).__name__}): "
+            "it is damaged, or was not made by dsl"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"checkpoint: {path} was not made by dsl; to start from it, use --init")

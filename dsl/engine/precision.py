@@ -47,7 +47,7 @@ def _best(device: str) -> Choice:
 
 def _has_bf16(device: str) -> bool:
     if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device == "cpu" and _cpu_gains_from_bf16()
 
 

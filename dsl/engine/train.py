@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
+from torch import Tensor
 
 from dsl.engine.optim import Schedule, set_learning_rate
-from dsl.methods.base import Losses
+from dsl.methods.base import Losses, Method
 from dsl.randomness import key_of
 from dsl.types import Batch
 
@@ -44,6 +46,9 @@ class Position:
 
     step: int = 0
     seconds: float = 0.0  # spent so far, over all sessions
+
+
+BEGINNING = Position()
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def fit(
     settings: Settings,
     batches: Callable[[int], Iterator[Batch]],
     observers: Sequence[Observer],
-    start: Position = Position(),
+    start: Position = BEGINNING,
 ) -> Position:
     """Train from `start` to the end; returns where it ended.
 
@@ -94,12 +99,13 @@ def fit(
     """
     began, position = time.monotonic() - start.seconds, start
     stream = batches(start.step)
-    owner = method.module  # Fabric's wrapper hooks every layer when another method is called on it
+    # Fabric's wrapper would hook every layer whenever another of its methods is called.
+    owner = cast(Method, method.module)
     method.train()
     with StopOnSignal() as signals:
         while not (done := settings.length.progress(position.step, position.seconds)) >= 1:
             factor = settings.schedule(done, position.step)
-            set_learning_rate(optimizer, factor)
+            set_learning_rate(optimizer.optimizer, factor)
             # Dropout and its kin follow the step, not the history: a resumed run draws the same.
             torch.manual_seed(key_of(settings.seed, f"step/{fabric.global_rank}", position.step))
             losses, grad_norm, parts = _step(fabric, method, optimizer, stream, settings=settings)
@@ -138,13 +144,14 @@ def _step(
             fabric.backward(losses["loss"] / len(parts))
         for name, value in losses.items():
             means[name] = means.get(name, 0) + value.detach() / len(parts)
-    norm = fabric.clip_gradients(
-        method, optimizer, max_norm=settings.clip_norm or float("inf"), error_if_nonfinite=False
-    )
+    limit = settings.clip_norm or float("inf")
+    norm = fabric.clip_gradients(method, optimizer, max_norm=limit, error_if_nonfinite=False)
     optimizer.step()
     optimizer.zero_grad()
     names = sorted(means)
-    values = torch.stack([means[name].float() for name in names] + [norm.float()]).tolist()
+    values = torch.stack(
+        [means[name].float() for name in names] + [cast(Tensor, norm).float()]
+    ).tolist()
     return dict(zip(names, values, strict=False)), values[-1], parts
 
 

@@ -64,7 +64,7 @@ class Decoder:
         if len(scores) <= self.per_level:
             return torch.arange(len(scores), device=scores.device)
         chosen = []
-        for level in levels.unique():
+        for level in range(int(levels.max()) + 1):
             at = (levels == level).nonzero().squeeze(1)
             chosen.append(at[scores[at].topk(min(self.per_level, len(at))).indices])
         return torch.cat(chosen)

@@ -76,11 +76,13 @@ def _class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     one_hot = torch.zeros_like(logits)
     positive = (labels != BACKGROUND).nonzero().squeeze(1)
     one_hot[positive, labels[positive]] = 1
-    return sigmoid_focal_loss(logits, one_hot, alpha=0.25, gamma=2.0, reduction="sum")
+    loss: Tensor = sigmoid_focal_loss(logits, one_hot, alpha=0.25, gamma=2.0, reduction="sum")
+    return loss
 
 
 def _box_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
     """GIoU loss (P,) of boxes around one shared point, in strides."""
     origin = predicted.new_zeros(len(predicted), 2)
     boxes = to_boxes(origin, predicted.clamp(min=MIN_SIDE))
-    return generalized_box_iou_loss(boxes, to_boxes(origin, wanted))
+    loss: Tensor = generalized_box_iou_loss(boxes, to_boxes(origin, wanted))
+    return loss

@@ -16,7 +16,9 @@ STRIDES = (8, 16, 32)
 
 # The embedded weights come from TensorFlow, where bytes become (x - 127) / 128; timm's own
 # numbers for this model are rounded.
-_PIXELS = {"tf_efficientnet_lite0": ((0.498,) * 3, (0.502,) * 3)}
+_PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    "tf_efficientnet_lite0": ((0.498, 0.498, 0.498), (0.502, 0.502, 0.502))
+}
 
 
 class TimmBackbone(Backbone):
@@ -31,7 +33,7 @@ class TimmBackbone(Backbone):
                 f"model.backbone: {name!r} is neither a ResNet of ours nor in timm{hint}"
             )
         try:
-            info = timm.create_model(name, features_only=True, pretrained=False).feature_info
+            info: Any = timm.create_model(name, features_only=True, pretrained=False).feature_info
             reductions = list(info.reduction())
             levels = tuple(reductions.index(stride) for stride in STRIDES)
         except (RuntimeError, ValueError, AttributeError) as error:
@@ -44,12 +46,12 @@ class TimmBackbone(Backbone):
         if weights is not None:
             given = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(weights)}}
         with _quiet_timm():
-            self.net = timm.create_model(name, features_only=True, out_indices=levels, **given)
-        c3, c4, c5 = self.net.feature_info.channels()
+            net: Any = timm.create_model(name, features_only=True, out_indices=levels, **given)
+        self.net: nn.Module = net
+        c3, c4, c5 = net.feature_info.channels()
         self.out_channels = (c3, c4, c5)
-        cfg = self.net.pretrained_cfg
-        mean, std = _PIXELS.get(name, (cfg["mean"], cfg["std"]))
-        self.pixel_mean, self.pixel_std = tuple(mean), tuple(std)
+        cfg = net.pretrained_cfg
+        self.pixel_mean, self.pixel_std = _PIXELS.get(name, (cfg["mean"], cfg["std"]))
         early = [i for i, stride in enumerate(reductions) if stride <= 4]
         self._last_early = info.module_name(early[-1]) if early else ""
 

@@ -115,8 +115,8 @@ def _from_download(name: str) -> Weights | None:
 def _addresses(name: str) -> tuple[str, str]:
     """The URL and the hub id of a model's ImageNet weights; empty where it has none."""
     if name in RESNETS:
-        return torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].url, ""
+        return str(torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].url), ""
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None:
         return "", ""
-    return cfg.url or "", cfg.hf_hub_id or ""
+    return str(cfg.url or ""), str(cfg.hf_hub_id or "")

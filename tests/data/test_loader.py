@@ -104,7 +104,7 @@ def test_test_batches_hold_one_canvas_each_and_every_image_once(
         EvalBatches(index, short_side=32, max_side=100, batch=1, rank=r, ranks=2).batches
         for r in range(2)
     ]
-    assert sorted(sum(ranked[0] + ranked[1], [])) == list(range(4))
+    assert sorted(p for batch in ranked[0] + ranked[1] for p in batch) == list(range(4))
 
 
 def test_mixed_canvases_are_never_in_one_batch(coco: Callable[..., Path], tmp_path: Path) -> None:

@@ -52,10 +52,9 @@ def test_a_malicious_file_is_refused_and_not_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple:
             return Path.touch, (marker,)
 
-    for name, write in (("p.pt", lambda f: pickle.dump(Evil(), f)),
-                        ("t.pt", lambda f: torch.save({"format": "dsl-checkpoint", "x": Evil()}, f))):  # fmt: skip
-        with (tmp_path / name).open("wb") as file:
-            write(file)
+    (tmp_path / "p.pt").write_bytes(pickle.dumps(Evil()))
+    torch.save({"format": "dsl-checkpoint", "x": Evil()}, tmp_path / "t.pt")
+    for name in ("p.pt", "t.pt"):
         with pytest.raises(UserError, match=name):
             load_checkpoint(tmp_path / name)
     assert not marker.exists()

@@ -3,9 +3,9 @@
 Evaluation sees annotations and detections only: never models, images, files or the console.
 """
 
-from dsl.evaluate.coco import CocoClass, CocoMetrics, evaluate_coco
-from dsl.evaluate.operating_point import best_f1_thresholds
-from dsl.evaluate.voc import VocClass, VocMetrics, evaluate_voc
+from dsl.metrics.coco import CocoClass, CocoMetrics, evaluate_coco
+from dsl.metrics.operating_point import best_f1_thresholds
+from dsl.metrics.voc import VocClass, VocMetrics, evaluate_voc
 
 __all__ = [
     "CocoClass",

@@ -12,8 +12,8 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 from numpy.typing import NDArray
 
-from dsl.evaluate.columns import DetectionColumns, detection_columns, truth_images
-from dsl.evaluate.missing import nan_to_none
+from dsl.metrics.columns import DetectionColumns, detection_columns, truth_images
+from dsl.metrics.missing import nan_to_none
 from dsl.types import Annotations, Detections
 
 # The library's summary, in its order; each name is a field of CocoMetrics.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsl.evaluate.matching import Verdicts, match
+from dsl.metrics.matching import Verdicts, match
 from dsl.types import Annotations, Detections
 
 

@@ -108,7 +108,7 @@ class Model:
         else:
             if isinstance(picture, Image.Image):
                 picture = np.asarray(picture.convert("RGB"))
-            pixels = np.ascontiguousarray(picture)
+            pixels = np.array(picture)  # a copy: torch cannot share an array that is read-only
             if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
                 raise UserError(
                     f"image: expected (H, W, 3) uint8 RGB, got {pixels.shape} {pixels.dtype}"

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsl.evaluate.matching import Verdicts, match
-from dsl.evaluate.missing import nan_to_none
+from dsl.metrics.matching import Verdicts, match
+from dsl.metrics.missing import nan_to_none
 from dsl.types import Annotations, Detections
 
 

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from dsl.errors import UserError
-from dsl.evaluate import best_f1_thresholds, evaluate_coco, evaluate_voc
+from dsl.metrics import best_f1_thresholds, evaluate_coco, evaluate_voc
 from dsl.types import Annotations, Detections
 
 Sample = tuple[Annotations, list[Detections]]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dsl.evaluate.columns import DetectionColumns, detection_columns
+from dsl.metrics.columns import DetectionColumns, detection_columns
 from dsl.types import Annotations, Detections
 
 NO_BOX = -1

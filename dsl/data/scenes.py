@@ -24,7 +24,7 @@ SPLITS = ("train", "val", "test")
 NUM_CLASSES = 10
 SCAN_SHARES = (0.6, 0.8)  # of each class: up to here for train, from there to here for val
 VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its box is exact
-RIM = 56  # opacity at which a digit is cut; above VISIBLE, or shrinking would eat the outer row
+RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
 MARGIN = 3  # empty cells around a scan: room for its corners to turn in
 CELL = 6  # pixels per scan cell while it turns
 MAX_TILT = 12.0  # degrees
@@ -203,7 +203,13 @@ def _digit_mask(scan: int, tilt: float, *, height: int) -> Image.Image:
     large = small.resize((small.width * CELL, small.height * CELL), Image.Resampling.BICUBIC)
     trimmed = _clear_below(large.rotate(tilt, Image.Resampling.BICUBIC), RIM)
     width = max(1, round(trimmed.width * height / trimmed.height))
-    return _clear_below(trimmed.resize((width, height), Image.Resampling.BICUBIC), VISIBLE)
+    grown = trimmed.resize((width, height), Image.Resampling.BICUBIC)
+    return _clear_below(grown.point(_sharpened), VISIBLE)
+
+
+def _sharpened(opacity: int) -> int:
+    """Enlarged eight pixels fade over several; a box is only as exact as the edge it lies on."""
+    return max(0, min(255, (opacity - 64) * 3))
 
 
 def _clear_below(mask: Image.Image, least: int) -> Image.Image:

@@ -198,7 +198,10 @@ def _draw_label(imbalance: float, random: np.random.Generator) -> int:
 
 
 def _digit_mask(scan: int, tilt: float, *, height: int) -> Image.Image:
-    """The digit's opacity, tilted, of the given height; every outer row and column is visible."""
+    """The digit's opacity, tilted, of the given height or a little less.
+
+    Its outer rows and columns are visible.
+    """
     small = Image.fromarray(_scans()[0][scan])
     large = small.resize((small.width * CELL, small.height * CELL), Image.Resampling.BICUBIC)
     trimmed = _clear_below(large.rotate(tilt, Image.Resampling.BICUBIC), RIM)

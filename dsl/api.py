@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dsl.compose import build_model, config_of
 from dsl.config import Config, load_config
+from dsl.data.check import check_images
 from dsl.data.classes import align_classes
 from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
@@ -93,7 +94,10 @@ def evaluate(
         metrics["voc"] = evaluate_voc(truth, found, model.classes).to_dict()
     if store:
         stored = replace(load_checkpoint(checkpoint), thresholds=tuple(thresholds))
-        save_checkpoint(Path(checkpoint), stored)
+        try:
+            save_checkpoint(Path(checkpoint), stored)
+        except OSError as error:  # the figures are worth more than their place
+            console.print(f"the thresholds could not be stored in {checkpoint}: {error.strerror}")
     return metrics
 
 
@@ -116,10 +120,14 @@ def predict(
     threshold: float | None = None, device: str = "auto", console: Console = _QUIET,
 ) -> list[tuple[Path, Detections]]:  # fmt: skip
     """Detect in files, folders and globs; with `out`, write drawn images and detections.json."""
-    model = load(checkpoint, device=device)
-    index = read_pictures(images)
     if out is not None and Path(out).exists() and any(Path(out).iterdir()):
         raise UserError(f"--out: {out} exists already and is not empty; choose another name")
+    model = load(checkpoint, device=device)
+    index = read_pictures(images)
+    with CountBar(console, "checking images", len(index)) as bar:
+        index = check_images(index, progress=bar)
+    for note in index.notes:
+        console.print(note)
     found = [model.keep(d, threshold) for d in detect(model, index, console=console)]
     paths = [index.path(position) for position in range(len(index))]
     if out is not None:

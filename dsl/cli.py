@@ -31,7 +31,12 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 def console() -> Console:
     """Where everything but errors goes; wide enough for a table when it is not a terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    return Console(
+        markup=False,  # class and file names may hold brackets
+        highlight=False,
+        soft_wrap=True,  # a path or a command to copy stays in one piece
+        width=None if sys.stdout.isatty() else 120,
+    )
 
 
 @app.command()
@@ -48,8 +53,9 @@ def train(
         Path | None, typer.Option(help="Validation set; without it a tenth of the labeled images.")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="tiny, small, medium, paper, another recipe, or a TOML file.")
-    ] = "small",
+        str | None,
+        typer.Option(help="tiny, small (default), medium, paper, another recipe, or a TOML file."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     time: Annotated[
         str | None, typer.Option(help="Train for so long instead, e.g. 90s, 30m, 2h.")
@@ -82,8 +88,12 @@ def train(
     from dsl.config import parse_overrides
 
     if resume is not None:
-        given = {"--labeled": labeled, "--out": out, "--init": init, "--set": settings}
-        extra = [name for name, value in given.items() if value]
+        given = {
+            "--labeled": labeled, "--out": out, "--unlabeled": unlabeled, "--val": val,
+            "--preset": preset, "--steps": steps, "--time": time, "--seed": seed, "--flip": flip,
+            "--init": init, "--device": device, "--devices": devices, "--set": settings,
+        }  # fmt: skip
+        extra = [name for name, value in given.items() if value is not None]
         if extra:
             raise UserError(f"--resume takes its settings from the run; leave out {extra[0]}")
         outcome = api.resume(resume, console=console())
@@ -95,13 +105,15 @@ def train(
             "run.steps": steps, "run.seconds": None if time is None else seconds_of(time),
             "run.seed": seed, "views.flip": flip, "run.device": device, "run.devices": devices,
         }  # fmt: skip
+        if steps is not None and time is not None:
+            raise UserError("--steps and --time: give one of them")
         overrides = parse_overrides(settings or [])
         if steps is not None:
             overrides |= {"run.epochs": None}
         overrides |= {key: value for key, value in options.items() if value is not None}
         outcome = api.train(
-            labeled, out=out, val=val, unlabeled=unlabeled, recipe=preset, settings=overrides,
-            init=init, console=console(),
+            labeled, out=out, val=val, unlabeled=unlabeled, recipe=preset or "small",
+            settings=overrides, init=init, console=console(),
         )  # fmt: skip
     _say_how_it_ended(outcome)
 
@@ -149,8 +161,6 @@ def evaluate(
     from dsl.report.tables import class_table, coco_table, percent
 
     metrics = api.evaluate(checkpoint, data, voc=voc, store=store, device=device, console=console())
-    if json_file is not None:
-        json_file.write_text(json.dumps(metrics, indent=2) + "\n")
     screen = console()
     screen.print(coco_table(metrics, f"{checkpoint} on {data}"))
     screen.print(class_table(metrics, metrics["thresholds"], voc=metrics.get("voc")))
@@ -160,6 +170,8 @@ def evaluate(
             f"VOC AP50: {percent(of_voc['ap'])} (area), "
             f"{percent(of_voc['ap_11_point'])} (11 points)"
         )
+    if json_file is not None:
+        json_file.write_text(json.dumps(metrics, indent=2) + "\n")
 
 
 @app.command()

@@ -11,7 +11,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from dsl.errors import UserError
 
@@ -34,10 +41,20 @@ class ModelConfig(_Section):
     """Width of pyramid and head: 64 or more, a multiple of 32 (GroupNorm has 32 groups)."""
     num_convs: Annotated[int, Field(ge=1, le=8)] = 2
     """Convolutions of each tower of the head."""
+    box_weight: PositiveFloat = 1.0
+    """Weight of the box loss against the other two; more gives tighter boxes."""
     size_ranges: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = (
         32, 64, 128, 256,
     )  # fmt: skip
     """Largest distance in pixels that levels P3 to P6 answer for; P7 takes the rest."""
+
+    @field_validator("size_ranges")
+    @classmethod
+    def _ascending(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError("each level's range must begin where the last one ends: ascending")
+        return value
+
     center_radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """Positives lie within so many strides of a box's centre; 0: anywhere inside the box."""
 
@@ -149,13 +166,12 @@ def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:
         return Config.model_validate(settings)
     except ValidationError as error:
         first = error.errors()[0]
-        # pydantic puts the branch of a union into the path; only names and positions are ours.
         path = [str(p) for p in first["loc"]]
         if first["type"] == "extra_forbidden":
             raise UserError(f"{source}: {_unknown(path)}") from None
-        key = ".".join(
-            p for p in path if not p.startswith(("constrained", "function", "int", "no"))
-        )
+        # pydantic puts the branch of a union into the path; only names and positions are ours.
+        names = {part for key in _keys(Config) for part in key.split(".")}
+        key = ".".join(part for part in path if part in names or part.isdigit())
         given = first.get("input")
         raise UserError(f"{source}: {key} = {given!r}: {first['msg']}") from None
 

@@ -83,7 +83,7 @@ def read_image(
         if draft_short_side is not None:
             image.draft(None, (draft_short_side, draft_short_side))
         turned = _turn(image, header, upright=not header.drawn_on_raw(expected_size))
-        return ReadImage(np.array(_to_rgb(turned)), height, width)  # a copy: torch wants to own it
+        return ReadImage(np.array(to_rgb(turned)), height, width)  # a copy: torch wants to own it
 
     return _open(path, decode)
 
@@ -150,7 +150,7 @@ def _turn(image: ImageFile.ImageFile, header: _Header, *, upright: bool) -> Imag
     return turned
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return _gray(np.asarray(image), full=65535.0)
     if image.mode == "I":  # Pillow's mode for 16 bits in some formats; clipped if it holds more

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from dsl.data.loader import EvalBatch, collate_images
 from dsl.errors import UserError
 from dsl.geometry import Resize, fitted_size
-from dsl.image import read_image
+from dsl.image import read_image, to_rgb
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.types import Detections, ImageBatch
@@ -107,7 +107,7 @@ class Model:
             pixels, height, width = read.pixels, read.height, read.width
         else:
             if isinstance(picture, Image.Image):
-                picture = np.asarray(picture.convert("RGB"))
+                picture = np.asarray(to_rgb(ImageOps.exif_transpose(picture)))
             pixels = np.array(picture)  # a copy: torch cannot share an array that is read-only
             if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
                 raise UserError(

@@ -29,13 +29,14 @@ class RunData:
 
     def fingerprint(self) -> str:
         """Changes when images or boxes do: a resumed run must see the same data."""
-        digest = blake2b(digest_size=8)
+        digest = blake2b("/".join(self.labeled.classes).encode(), digest_size=8)
         for index in (self.labeled, self.val, self.unlabeled):
             if index is not None:
                 digest.update(index.names.text.numpy().tobytes())
                 if index.annotations is not None:
                     digest.update(index.annotations.boxes.numpy().tobytes())
                     digest.update(index.annotations.labels.numpy().tobytes())
+                    digest.update(index.annotations.ignored.numpy().tobytes())
         return digest.hexdigest()
 
 

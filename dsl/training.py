@@ -77,8 +77,11 @@ class Training:
         init: Path | None = None, checkpoint: Checkpoint | None = None,
     ) -> None:  # fmt: skip
         """`init`: a detector to start from. `checkpoint`: where to go on."""
-        self.config, self.folder = config, folder
-        self.fabric, self.precision, note = build_fabric(config)
+        self.fabric, precision, note = build_fabric(config)
+        # What "auto" came to is kept, so that a resumed run and the finished detector use the same.
+        run = config.run.model_copy(update={"precision": precision})
+        config = config.model_copy(update={"run": run})
+        self.config, self.folder, self.precision = config, folder, precision
         main = self.fabric.global_rank == 0 and os.environ.get("LOCAL_RANK", "0") == "0"
         self.console = console if main else Console(quiet=True)
         if note:
@@ -88,7 +91,9 @@ class Training:
         self._check_fingerprint()
         torch.manual_seed(config.run.seed)
         detector = build_detector(
-            config, len(self.data.labeled.classes), restored=checkpoint is not None
+            config,
+            len(self.data.labeled.classes),
+            restored=checkpoint is not None or init is not None,
         )
         if init is not None:
             self._initialise(detector, init)
@@ -117,17 +122,19 @@ class Training:
             log = RunLog(self.folder) if main else None
             if log is not None:
                 stack.callback(log.close)
-                bar = stack.enter_context(TrainBar(self.console, self.length, start=start.step))
+                bar = stack.enter_context(TrainBar(self.console, self.length, start=start))
                 observers += [bar, LossLog(log)]
-            keeper = self._keeper(optimizer, log, start)
+            keeper = self._keeper(optimizer, log)
+            if self.checkpoint is None:
+                keeper.save(start)  # a run that dies early can be resumed, from its beginning
             position = fit(
                 self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
                 batches=self._batches, observers=[*observers, keeper], start=start,
             )  # fmt: skip
         finished = self.length.progress(position.step, position.seconds) >= 1
         metrics = keeper.latest.metrics if keeper.latest and finished else None
-        if main and finished and keeper.latest:
-            self._write_results(position, keeper)
+        if main and finished and keeper.latest is not None:
+            self._write_results(position, keeper.latest, best=keeper.best)
         return Outcome(self.folder, position, finished, metrics)
 
     def _batches(self, step: int) -> Iterator[Batch]:
@@ -145,18 +152,7 @@ class Training:
             return self.config.run.workers
         return max(1, min(8, (os.cpu_count() or 2) // self.config.run.devices - 1))
 
-    def _keeper(self, optimizer: _FabricOptimizer, log: RunLog | None, start: Position) -> Keeper:
-        run = self.config.run
-        steps = self.length.steps or 1000
-        eval_every = run.eval_every or max(1, -(-steps // 5))
-        save_every = run.save_every or min(500, eval_every)
-        best = -1.0
-        if self.checkpoint is not None and self.checkpoint.training is not None:
-            best = float(self.checkpoint.training["best"])
-
-        def snapshot(position: Position) -> Checkpoint:
-            return self._snapshot(position, optimizer, keeper)
-
+    def _keeper(self, optimizer: _FabricOptimizer, log: RunLog | None) -> Keeper:
         def report(step: int, evaluation: Evaluation) -> None:
             if log is not None:
                 log.write("val", step, dict(evaluation.metrics))
@@ -167,11 +163,15 @@ class Training:
                 f"(without averaging: AP {percent(evaluation.student['ap'])})"
             )
 
-        keeper = Keeper(
-            self.folder if log is not None else None, snapshot=snapshot, evaluate=self._evaluate,
-            eval_every=eval_every, save_every=save_every, report=report, best=best,
-        )  # fmt: skip
-        return keeper
+        return Keeper(
+            self.folder if log is not None else None,
+            snapshot=lambda position: self._snapshot(position, optimizer),
+            evaluate=self._evaluate,
+            report=report,
+            eval_every=self.config.run.eval_every,
+            save_every=self.config.run.save_every,
+            resumed=self.checkpoint,
+        )
 
     def _evaluate(self) -> Evaluation:
         truth, classes = annotations_of(self.data.val), self.data.labeled.classes
@@ -201,23 +201,17 @@ class Training:
             mine = {position: found for part in gathered for position, found in part.items()}
         return [mine[position] for position in range(len(self.data.val))]
 
-    def _snapshot(
-        self, position: Position, optimizer: _FabricOptimizer, keeper: Keeper
-    ) -> Checkpoint:
-        latest = keeper.latest
+    def _snapshot(self, position: Position, optimizer: _FabricOptimizer) -> Checkpoint:
         return Checkpoint(
             settings=self.config.model_dump(mode="json"),
             classes=self.data.labeled.classes,
             weights=self.method.teacher.state_dict(),
-            thresholds=latest.thresholds if latest else None,
-            metrics=latest.metrics if latest else None,
             training={
                 "method": self.method.state_dict(),
                 "optimizer": optimizer.state_dict(),
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "step": position.step,
                 "seconds": position.seconds,
-                "best": keeper.best,
                 "data": self.data.fingerprint(),
             },
         )
@@ -251,20 +245,15 @@ class Training:
         _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
         _write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
 
-    def _write_results(self, position: Position, keeper: Keeper) -> None:
-        latest = keeper.latest
-        if latest is None:
-            return
-        _write_json(
-            self.folder / "results.json",
-            {
-                "step": position.step,
-                "seconds": round(position.seconds, 1),
-                "val": latest.metrics,
-                "val_student": latest.student,
-                "best_val_ap": keeper.best,
-            },
-        )
+    def _write_results(self, position: Position, latest: Evaluation, *, best: float) -> None:
+        content = {
+            "step": position.step,
+            "seconds": round(position.seconds, 1),
+            "val": latest.metrics,
+            "val_student": latest.student,
+            "best_val_ap": best,
+        }
+        _write_json(self.folder / "results.json", content)
 
 
 def environment(fabric: Fabric, precision: str) -> dict[str, Any]:

@@ -88,7 +88,3 @@ class Index:
             annotations=self.annotations and self.annotations.select(positions),
             notes=self.notes + notes,
         )
-
-    def without_annotations(self) -> "Index":
-        """The same images with nothing known of what they hold."""
-        return replace(self, annotations=None)

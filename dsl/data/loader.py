@@ -4,6 +4,7 @@ Item number `step` is a whole batch, made from nothing but the seed and the step
 range, workers hold no state, and resuming is starting the range elsewhere.
 """
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -131,8 +132,23 @@ class EvalBatches(Dataset[EvalBatch]):
         return -(-height // MULTIPLE), -(-width // MULTIPLE)
 
 
-def _one_thread(worker: int) -> None:
+def _start_worker(worker: int) -> None:
     torch.set_num_threads(1)  # two processes with two threads each would fight for two cores
+    # Ctrl-C reaches the whole process group; the main process decides when the workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Careful(Dataset[Item | UserError]):
+    """Hands a user's error over as a value: torch would wrap a worker's traceback around it."""
+
+    def __init__(self, dataset: Dataset[Item]) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, item: int) -> Item | UserError:
+        try:
+            return self.dataset[item]
+        except UserError as error:
+            return error
 
 
 def _whole(item: object) -> object:
@@ -141,13 +157,15 @@ def _whole(item: object) -> object:
 
 def load(dataset: Dataset[Item], items: range, *, workers: int) -> Iterator[Item]:
     """The items in order, made by worker processes ahead of time."""
-    return iter(
-        DataLoader(
-            dataset,
-            batch_size=None,
-            sampler=items,
-            num_workers=workers,
-            collate_fn=_whole,
-            worker_init_fn=_one_thread,
-        )
+    loader = DataLoader(
+        _Careful(dataset),
+        batch_size=None,
+        sampler=items,
+        num_workers=workers,
+        collate_fn=_whole,
+        worker_init_fn=_start_worker,
     )
+    for item in loader:
+        if isinstance(item, UserError):
+            raise item
+        yield item

@@ -55,10 +55,18 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # temporary files are private; checkpoints are not
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """The process's mask; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:

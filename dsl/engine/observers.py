@@ -1,13 +1,16 @@
 """Observers of the training loop: the log, the checkpoints and the evaluations."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dsl.engine.checkpoint import Checkpoint, save_checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.train import Position, Step
+
+EVALUATIONS = 5  # of a run, unless told otherwise
+SAVE_EVERY = 500  # steps, at the latest
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,12 @@ class Evaluation:
     metrics: Mapping[str, Any]  # of the averaged weights; "ap" decides which ones are best
     student: Mapping[str, Any]  # of the trained weights
     thresholds: tuple[float, ...]
+
+    @property
+    def ap(self) -> float:
+        """-1 where the validation set holds nothing to find."""
+        value = self.metrics["ap"]
+        return -1.0 if value is None else float(value)
 
 
 class LossLog:
@@ -46,42 +55,66 @@ class Keeper:
     """Evaluates and saves: last.pt to go on from, best.pt to use."""
 
     def __init__(
-        self, folder: Path | None, *, snapshot: Callable[[Position], Checkpoint],
-        evaluate: Callable[[], Evaluation] | None, eval_every: int, save_every: int,
-        report: Callable[[int, Evaluation], None], best: float = -1.0,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path | None,
+        *,
+        snapshot: Callable[[Position], Checkpoint],
+        evaluate: Callable[[], Evaluation],
+        report: Callable[[int, Evaluation], None],
+        eval_every: int | None = None,
+        save_every: int | None = None,
+        resumed: Checkpoint | None = None,
+    ) -> None:
         """`folder` None: another rank writes, this one only takes part in the evaluation.
-        `snapshot` makes the full checkpoint; `best` is the AP to beat, of an earlier session."""
-        self._folder, self._snapshot, self._evaluate = folder, snapshot, evaluate
-        self._eval_every, self._save_every = eval_every, save_every
-        self._report, self.best = report, best
-        self.latest: Evaluation | None = None
+        `snapshot` makes the full checkpoint, without figures; `resumed`: where the run goes on."""
+        self._folder, self._snapshot = folder, snapshot
+        self._evaluate, self._report = evaluate, report
+        self._eval_every, self._save_every = eval_every, save_every or SAVE_EVERY
+        self._progress = 0.0
+        self.best, self.latest = -1.0, None if resumed is None else _evaluation_of(resumed)
+        if resumed is not None and resumed.training is not None:
+            self.best = float(resumed.training["best"])
 
     def __call__(self, step: Step) -> None:
         number, finished = step.position.step, step.progress >= 1
-        evaluated = self._evaluate is not None and (finished or number % self._eval_every == 0)
-        if evaluated and self._evaluate is not None and not step.stopping:
-            self.latest = self._evaluate()
-            self._report(number, self.latest)
-        if self._folder is None:
+        due = finished or (self._is_due(step) and not step.stopping)
+        if due or step.stopping or number % self._save_every == 0:
+            self.save(step.position)  # before the evaluation: that may take long, or fail
+        if not due:
             return
-        checkpoint = None
-        if evaluated and self.latest is not None:
-            checkpoint = self._snapshot(step.position)
-            ap = float(self.latest.metrics["ap"])
-            if ap > self.best or self.best < 0:
-                self.best = ap
-                save_checkpoint(self._folder / "best.pt", _usable(checkpoint))
-        if evaluated or step.last or number % self._save_every == 0:
-            save_checkpoint(self._folder / "last.pt", checkpoint or self._snapshot(step.position))
+        self.latest = self._evaluate()
+        self._report(number, self.latest)
+        better = self.latest.ap > self.best
+        self.best = max(self.best, self.latest.ap)
+        checkpoint = self.save(step.position)
+        if checkpoint is None or self._folder is None:
+            return
+        if better or not (self._folder / "best.pt").exists():
+            save_checkpoint(self._folder / "best.pt", replace(checkpoint, training=None))
+
+    def save(self, position: Position) -> Checkpoint | None:
+        """Write last.pt, with the latest figures."""
+        if self._folder is None:
+            return None
+        checkpoint = self._snapshot(position)
+        if self.latest is not None:
+            checkpoint = replace(
+                checkpoint, metrics=self.latest.metrics, thresholds=self.latest.thresholds
+            )
+        training = {**(checkpoint.training or {}), "best": self.best}
+        checkpoint = replace(checkpoint, training=training)
+        save_checkpoint(self._folder / "last.pt", checkpoint)
+        return checkpoint
+
+    def _is_due(self, step: Step) -> bool:
+        before, self._progress = self._progress, step.progress
+        if self._eval_every is not None:
+            return step.position.step % self._eval_every == 0
+        # By progress, so that a run of so many hours is evaluated as often as one of steps.
+        return int(EVALUATIONS * step.progress) > int(EVALUATIONS * before)
 
 
-def _usable(checkpoint: Checkpoint) -> Checkpoint:
-    """Only what is needed to use the detector."""
-    return Checkpoint(
-        checkpoint.settings,
-        checkpoint.classes,
-        checkpoint.weights,
-        thresholds=checkpoint.thresholds,
-        metrics=checkpoint.metrics,
-    )
+def _evaluation_of(checkpoint: Checkpoint) -> Evaluation | None:
+    if checkpoint.metrics is None or checkpoint.thresholds is None:
+        return None
+    return Evaluation(checkpoint.metrics, {}, checkpoint.thresholds)

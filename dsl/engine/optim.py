@@ -13,7 +13,7 @@ WARMUP_START = 1 / 3
 
 def build_optimizer(
     module: nn.Module, name: Literal["adamw", "sgd"], *, lr: float, weight_decay: float,
-    momentum: float, bias_lr_factor: float,
+    momentum: float, bias_lr_factor: float, fused: bool = True,
 ) -> Optimizer:  # fmt: skip
     """Weights decay; biases and normalisation do not, and biases may learn at another rate.
 
@@ -36,9 +36,9 @@ def build_optimizer(
     ]
     optimizer: Optimizer
     if name == "adamw":
-        optimizer = AdamW(groups, lr=lr, fused=True)
+        optimizer = AdamW(groups, lr=lr, fused=fused)
     else:
-        optimizer = SGD(groups, lr=lr, momentum=momentum, fused=True)
+        optimizer = SGD(groups, lr=lr, momentum=momentum, fused=fused)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer

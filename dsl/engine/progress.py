@@ -2,6 +2,7 @@
 
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -14,12 +15,30 @@ from rich.progress import (
     TimeRemainingColumn,
 )  # fmt: skip
 
-from dsl.engine.train import Length, Step
+from dsl.engine.train import Length, Position, Step
 
 QUIET_SECONDS = 15.0  # between two lines where there is no terminal
 
 
-class CountBar:
+class _Shown:
+    """A bar that is on the screen while its `with` block lasts."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+class CountBar(_Shown):
     """A bar over things to do: call it with how many are done."""
 
     def __init__(self, console: Console, what: str, total: int) -> None:
@@ -32,16 +51,6 @@ class CountBar:
         self._task = self._bar.add_task(what, total=total)
         self._said = time.monotonic()
 
-    def __enter__(self) -> "CountBar":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self._bar.stop()
-
     def __call__(self, done: int) -> None:
         self._bar.update(self._task, completed=done)
         if not self._console.is_terminal and time.monotonic() - self._said > QUIET_SECONDS:
@@ -49,10 +58,10 @@ class CountBar:
             self._console.print(f"{self._what}: {done} of {self._total}")
 
 
-class TrainBar:
+class TrainBar(_Shown):
     """Losses, images per second, learning rate and the time that is left."""
 
-    def __init__(self, console: Console, length: Length, *, start: int = 0) -> None:
+    def __init__(self, console: Console, length: Length, *, start: Position) -> None:
         self._console, self._length = console, length
         total = length.steps or length.seconds or 0
         self._bar = Progress(
@@ -62,20 +71,10 @@ class TrainBar:
             console=console, disable=not console.is_terminal,
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task(
-            "train", total=total, completed=start, where="", status="starting"
+            "train", total=total, completed=round(self._done(start)), where="", status="starting"
         )
         self._began = self._said = time.monotonic()
-        self._images, self._steps, self._shown = 0, 0, 0.0
-
-    def __enter__(self) -> "TrainBar":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self._bar.stop()
+        self._images, self._steps = 0, 0
 
     def __call__(self, step: Step) -> None:
         now = time.monotonic()
@@ -87,12 +86,16 @@ class TrainBar:
             where += f"/{self._length.steps}"
         losses = " ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
         status = f"{losses} | {speed:.0f} img/s | lr {step.lr:.1e}"
-        done = step.position.step if self._length.steps is not None else step.position.seconds
-        self._bar.update(self._task, completed=done, where=where, status=status)
+        self._bar.update(
+            self._task, completed=self._done(step.position), where=where, status=status
+        )
         quiet = not self._console.is_terminal
         if quiet and (now - self._said > QUIET_SECONDS or step.last):
             self._said = now
             self._console.print(f"{where}: {status} | {self._left(step, now)} left")
+
+    def _done(self, position: Position) -> float:
+        return position.step if self._length.steps is not None else position.seconds
 
     def _left(self, step: Step, now: float) -> str:
         if self._length.seconds is not None:

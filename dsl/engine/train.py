@@ -5,6 +5,7 @@ observers, called after every step with what just happened.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -185,3 +186,6 @@ class StopOnSignal:
         if self.received:
             raise KeyboardInterrupt
         self.received = True
+        print(
+            "\nstopping after this step, and saving; Ctrl-C again to stop at once", file=sys.stderr
+        )

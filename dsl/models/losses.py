@@ -47,8 +47,8 @@ def centerness_of(distances: Tensor) -> Tensor:
 class Criterion:
     """Assigns targets to locations and compares."""
 
-    def __init__(self, assigner: Assigner) -> None:
-        self.assigner = assigner
+    def __init__(self, assigner: Assigner, *, box_weight: float = 1.0) -> None:
+        self.assigner, self.box_weight = assigner, box_weight
 
     def __call__(self, output: DenseOutput, targets: Sequence[Targets]) -> LossSums:
         shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
@@ -62,7 +62,7 @@ class Criterion:
         weight = centerness_of(wanted)  # (P,)
         return LossSums(
             classification=_class_loss(logits, assignment.labels),
-            box=(_box_loss(predicted, wanted) * weight).sum(),
+            box=self.box_weight * (_box_loss(predicted, wanted) * weight).sum(),
             centerness=F.binary_cross_entropy_with_logits(centerness, weight, reduction="sum"),
             num_positives=positive.sum().float(),
             centerness_weight=weight.sum(),

@@ -31,7 +31,7 @@ def find_weights(name: str, choice: str) -> Weights | None:
     if choice == "none":
         return None
     if choice != "auto":
-        return load_tensors(Path(choice), field="model.weights")
+        return _checked(load_tensors(Path(choice), field="model.weights"), name, choice)
     for source in (_from_package, _from_hub_cache, _from_download):
         found = source(name)
         if found is not None:
@@ -63,6 +63,20 @@ def load_tensors(path: Path, *, field: str) -> Weights:
     if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
         raise UserError(f"{field}: {path} holds no state dict (a mapping of names to tensors)")
     return loaded
+
+
+def _checked(tensors: Weights, name: str, file: str) -> Weights:
+    """timm takes what fits and leaves the rest random, so a wrong file would pass unnoticed."""
+    if name in RESNETS or not timm.is_model(name):
+        return tensors  # loaded strictly later, or refused
+    wanted = timm.create_model(name, pretrained=False).state_dict()
+    fitting = sum(k in tensors and tensors[k].shape == tensor.shape for k, tensor in wanted.items())
+    if fitting < 0.9 * len(wanted):  # a classifier of its own, or none, is fine
+        raise UserError(
+            f"model.weights: {file} holds {fitting} of the {len(wanted)} tensors of {name}; "
+            "give a state dict of that timm model"
+        )
+    return tensors
 
 
 def _from_package(name: str) -> Weights | None:

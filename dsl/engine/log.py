@@ -19,8 +19,8 @@ class RunLog:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line {"kind", "step", "time", ...}; numbers go to TensorBoard under `kind/`."""
-        record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
-        self._lines.write(json.dumps(_plain(record)) + "\n")
+        record = {"kind": kind, "step": step, "time": round(time.time(), 3), **_plain(values)}
+        self._lines.write(json.dumps(record) + "\n")
         for name, value in values.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 self._board.add_scalar(f"{kind}/{name}", value, step)

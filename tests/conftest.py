@@ -1,4 +1,4 @@
-"""Shared fixtures: a tiny set on disk, and the real sets where they are at hand."""
+"""Shared fixtures: a tiny set on disk."""
 
 import json
 from collections.abc import Callable
@@ -10,15 +10,6 @@ import torch
 from PIL import Image
 
 torch.set_num_threads(1)  # tests run in several processes
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-
-
-@pytest.fixture
-def shared_data() -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("the shared benchmark data are not beside the project")
-    return SHARED
 
 
 def write_coco(

@@ -53,7 +53,7 @@ def _has_bf16(device: str) -> bool:
 
 @cache
 def _cpu_gains_from_bf16() -> bool:
-    """Measured, not looked up: with AVX-512 or AMX bfloat16 is 2-3 times faster, without them
+    """Measured, not looked up: on some processors bfloat16 is 2-3 times faster, on others its
     emulation is several times slower, and no list of processor flags stays complete."""
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):

@@ -127,7 +127,7 @@ def loader_ratio(folder: Path) -> tuple[float, float]:
     content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "x"}]}
     (folder / "photos.json").write_text(json.dumps(content))
     config = load_config("tiny")
-    batches = build_batches(config, open_dataset(folder / "photos.json"), rank=0, ranks=1)
+    batches = build_batches(config, open_dataset(folder / "photos.json"), None, rank=0, ranks=1)
     stream = load(batches, range(200), workers=2)
     next(stream)
     began = time.perf_counter()

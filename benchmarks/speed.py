@@ -13,7 +13,7 @@ import torchvision
 
 from benchmarks.bars import Bar, finish, parser
 from dsl.engine.memory import keep_freed_memory
-from dsl.methods.base import normalise
+from dsl.methods.base import counts_of, normalise
 from dsl.models.assign import Assigner
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
@@ -62,7 +62,8 @@ class Ours:
         self.net.train()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
             output = self.net(self.images)
-            losses = normalise(self.criterion(output, self.targets))
+            sums = self.criterion(output, self.targets)
+            losses = normalise(sums, counts_of(sums, shared=True))
         losses["loss"].backward()
         self.net.zero_grad()
 

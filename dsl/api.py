@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from dsl.compose import build_model, config_of
-from dsl.config import Config, load_config
+from dsl.config import Config, load_config, states
 from dsl.data.check import check_images
 from dsl.data.classes import align_classes
 from dsl.data.index import Index
@@ -37,17 +37,22 @@ def load(path: str | Path, *, device: str = "auto") -> Model:
 
 def train(
     labeled: str | Path, *, out: str | Path, val: str | Path | None = None,
-    unlabeled: str | Path | None = None, recipe: str = "small",
+    unlabeled: str | Path | None = None, method: str | None = None, recipe: str = "small",
     settings: Mapping[str, Any] | None = None, init: str | Path | None = None,
     console: Console = _QUIET,
 ) -> Outcome:  # fmt: skip
     """Train a detector into the new folder `out`.
 
-    `recipe` is a shipped recipe's name or a TOML file; `settings` are dotted overrides such as
-    {"run.steps": 500, "views.flip": False}.
+    `method` is "supervised" or "dsl"; None: what the recipe says, else "dsl" where there are
+    unlabeled images. `recipe` is a shipped recipe's name or a TOML file; `settings` are dotted
+    overrides such as {"run.steps": 500, "views.flip": False}.
     """
     paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
     given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
+    if method is not None:
+        given["method"] = method
+    elif unlabeled is not None and not states(recipe, "method"):
+        given["method"] = "dsl"
     config = load_config(recipe, {**given, **(settings or {})})
     return train_config(config, out, init=init, console=console)
 

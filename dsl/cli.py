@@ -52,6 +52,10 @@ def train(
     val: Annotated[
         Path | None, typer.Option(help="Validation set; without it a tenth of the labeled images.")
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="supervised, or dsl (default where --unlabeled is given)."),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="tiny, small (default), medium, paper, another recipe, or a TOML file."),
@@ -80,6 +84,8 @@ def train(
 
     dsl train --labeled data/train.json --val data/val.json --out runs/first
 
+    dsl train --labeled data/few.json --unlabeled data/many/ --val data/val.json --out runs/better
+
     dsl train --labeled photos/data.yaml --out runs/quick --time 30m
 
     dsl train --resume runs/first
@@ -90,8 +96,9 @@ def train(
     if resume is not None:
         given = {
             "--labeled": labeled, "--out": out, "--unlabeled": unlabeled, "--val": val,
-            "--preset": preset, "--steps": steps, "--time": time, "--seed": seed, "--flip": flip,
-            "--init": init, "--device": device, "--devices": devices, "--set": settings,
+            "--method": method, "--preset": preset, "--steps": steps, "--time": time,
+            "--seed": seed, "--flip": flip, "--init": init, "--device": device,
+            "--devices": devices, "--set": settings,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value is not None]
         if extra:
@@ -113,7 +120,7 @@ def train(
         overrides |= {key: value for key, value in options.items() if value is not None}
         outcome = api.train(
             labeled, out=out, val=val, unlabeled=unlabeled, recipe=preset or "small",
-            settings=overrides, init=init, console=console(),
+            method=method, settings=overrides, init=init, console=console(),
         )  # fmt: skip
     _say_how_it_ended(outcome)
 

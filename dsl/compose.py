@@ -1,16 +1,18 @@
 """The composition root: settings become components. Only here do names become classes."""
 
+import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
 
 from dsl.config import Config, parse_config
-from dsl.data.augment import Strong
+from dsl.data.augment import STRONG
 from dsl.data.index import Index
 from dsl.data.loader import Stream, TrainingBatches
-from dsl.data.views import LabeledViews
+from dsl.data.views import LabeledViews, Pair, Sample, Shuffle, Tilt, UnlabeledViews, Weak
 from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
@@ -18,12 +20,23 @@ from dsl.engine.train import Length, Settings
 from dsl.errors import UserError
 from dsl.inference import Detector, Model
 from dsl.methods.base import Method
+from dsl.methods.dsl import DSL, Weights
 from dsl.methods.supervised import Supervised
 from dsl.models.assign import Assigner
 from dsl.models.build import build_backbone
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
+from dsl.models.instance_features import InstanceFeatures
 from dsl.models.losses import Criterion
+from dsl.models.rla import LayerAggregation
+from dsl.ssod.adaptive_filter import (
+    CURVES,
+    AdaptiveThreshold,
+    FixedThreshold,
+    Policy,
+    SingleThreshold,
+)  # fmt: skip
+from dsl.ssod.metanet import MetaNet
 
 
 def config_of(checkpoint: Checkpoint, path: str | Path) -> Config:
@@ -37,14 +50,62 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
     backbone = build_backbone(model.backbone, "none" if restored else model.weights)
     if model.weights != "none":
         backbone.freeze()
+    if model.aggregation != "none":
+        backbone = LayerAggregation(backbone, form=model.aggregation)
     return FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
 
 
 def build_method(config: Config, detector: FCOS) -> Method:
     """The iteration that the settings ask for."""
     assigner = Assigner(config.model.size_ranges, center_radius=config.model.center_radius)
-    criterion = Criterion(assigner, box_weight=config.model.box_weight)
-    return Supervised(detector, criterion, keep_rate=config.optim.keep_rate)
+    model, shared = config.model, config.model.shared_counts
+    criterion = Criterion(
+        assigner, box_weight=model.box_weight, by_centerness=model.box_loss == "weighted"
+    )
+    if config.method == "supervised":
+        return Supervised(
+            detector, criterion, keep_rate=config.optim.keep_rate, shared_counts=shared
+        )
+    teaching = config.teaching
+    weights = Weights(
+        unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,
+        scale_space=teaching.scale_space, scale_reduction=teaching.scale_reduction,
+        scale_warmup=teaching.scale_warmup,
+        half_view=teaching.half_view, normaliser=teaching.normaliser,
+        burn_in=teaching.burn_in, keep_rate=config.optim.keep_rate,
+    )  # fmt: skip
+    return DSL(
+        detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
+        metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
+    )  # fmt: skip
+
+
+def build_policy(config: Config, num_classes: int) -> Policy:
+    """The adaptive filter's thresholds."""
+    teaching = config.teaching
+    if teaching.thresholds == "single":
+        return SingleThreshold(num_classes, foreground=teaching.foreground)
+    if teaching.thresholds == "fixed":
+        return FixedThreshold(
+            num_classes, background=teaching.background, foreground=teaching.foreground
+        )
+    return AdaptiveThreshold(
+        num_classes, background=teaching.background, curve=CURVES[teaching.thresholds],
+        window=teaching.window,
+    )  # fmt: skip
+
+
+def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
+    """Its extractor is saved with it only where it is a copy of the detector's own backbone."""
+    teaching = config.teaching
+    if teaching.metanet == "off":
+        return None
+    own = teaching.metanet == "detector"
+    backbone = copy.deepcopy(detector.backbone) if own else build_backbone(teaching.metanet, "auto")
+    features = InstanceFeatures(backbone, crop=teaching.metanet_crop)
+    return MetaNet(
+        detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own
+    )
 
 
 def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Model:
@@ -98,19 +159,33 @@ def build_fabric(config: Config) -> tuple[Fabric, str, str | None]:
     return fabric, precision, note
 
 
-def build_batches(config: Config, labeled: Index, *, rank: int, ranks: int) -> TrainingBatches:
+def build_batches(
+    config: Config, labeled: Index, unlabeled: Index | None, *, rank: int, ranks: int
+) -> TrainingBatches:
     """The stream of training batches; an accumulated step takes several of them."""
-    views, optim = config.views, config.optim
+    views, optim, teaching = config.views, config.optim, config.teaching
     parts = optim.accumulate * ranks
     if optim.batch % parts:
         raise UserError(
             f"optim.batch = {optim.batch}: does not divide by {ranks} devices x "
             f"{optim.accumulate} parts; choose a multiple of {parts}"
         )
-    strong = Strong() if views.labeled == "strong" else None
-    weak = LabeledViews(views.short_sides, views.max_side, views.flip, strong)
-    stream = Stream(labeled, weak, config.run.seed, "labeled")
-    return TrainingBatches(stream, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks)
+    weak, seed = Weak(views.short_sides, views.max_side, views.flip), config.run.seed
+    strong = STRONG[views.strong]
+    tilt = Tilt(0.5) if views.strong == "code" else None
+    shuffle = Shuffle(teaching.shuffle_rounds, teaching.shuffle_share)
+    of_labeled = LabeledViews(
+        weak,
+        strong=strong if views.labeled == "strong" else None,
+        shuffle=replace(shuffle, probability=views.labeled_shuffle),
+    )
+    streams: tuple[Stream[Sample], Stream[Pair] | None] = (
+        Stream(labeled, of_labeled, seed, "labeled"),
+        None
+        if unlabeled is None
+        else Stream(unlabeled, UnlabeledViews(weak, strong, shuffle, tilt), seed, "unlabeled"),
+    )
+    return TrainingBatches(*streams, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks)
 
 
 def build_optimizer_of(config: Config, method: Method) -> torch.optim.Optimizer:

@@ -7,7 +7,6 @@ the recipe, `--set a.b=value`, command-line options. Unknown keys name the neare
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,8 @@ from pydantic import (
 )
 
 from dsl.errors import UserError
+
+RECIPES = Path(__file__).parent / "recipes"
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,6 +44,10 @@ class ModelConfig(_Section):
     """Convolutions of each tower of the head."""
     box_weight: PositiveFloat = 1.0
     """Weight of the box loss against the other two; more gives tighter boxes."""
+    box_loss: Literal["weighted", "plain"] = "weighted"
+    """Boxes count by the centerness of their location, or all alike."""
+    shared_counts: bool = True
+    """Losses are divided by the positives of all devices, or each device divides by its own."""
     size_ranges: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = (
         32, 64, 128, 256,
     )  # fmt: skip
@@ -55,6 +60,9 @@ class ModelConfig(_Section):
             raise ValueError("each level's range must begin where the last one ends: ascending")
         return value
 
+    aggregation: Literal["none", "concat", "add"] = "none"
+    """Layer aggregation in the backbone (DSL, Eq. 9-10): "concat" as it is known to work, "add" as
+    the paper prints it."""
     center_radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """Positives lie within so many strides of a box's centre; 0: anywhere inside the box."""
 
@@ -70,8 +78,53 @@ class ViewsConfig(_Section):
     """Short side in evaluation and prediction."""
     flip: bool = True
     """Mirror half of the training images; off where left and right matter (digits, text)."""
+    strong: Literal["ours", "paper", "code"] = "ours"
+    """What the strong view adds: "ours" colour, grayscale, blur and cutout; "paper" colour and
+    cutout; "code" ours and an affine step."""
     labeled: Literal["weak", "strong"] = "weak"
-    """View of the labeled images: weak = resize and flip; strong adds colour, blur and cutout."""
+    """View of the labeled images: weak = resize and flip; or strong."""
+    labeled_shuffle: Share = 0.0
+    """Share of the labeled images that are patch-shuffled too."""
+
+
+class TeachingConfig(_Section):
+    """How unlabeled images are learned from (method "dsl")."""
+
+    unlabeled_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
+    """Of the unlabeled loss (alpha)."""
+    burn_in: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of the run on labels alone."""
+    thresholds: Literal["paper", "literal", "code", "fixed", "single"] = "paper"
+    """The bar above which a detection is taught (tau2): "paper", "literal" and "code" follow the
+    teacher, class by class; "fixed" is one bar; "single" is one bar without an ignore band."""
+    background: Share = 0.1
+    """At or below this score a detection is background (tau1); between the bars it is ignored."""
+    foreground: Share = 0.3
+    """The bar of "fixed" and "single"."""
+    window: PositiveInt = 1000
+    """Unlabeled images that the thresholds look back on."""
+    metanet: str = "tf_efficientnet_lite0"
+    """Doubts a pseudo-label that looks unlike its class: a pretrained backbone's name, "detector"
+    (a frozen copy of the detector's own backbone after the burn-in), or "off"."""
+    metanet_bar: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
+    """Least cosine similarity to the class; "auto": what 95 % of the labeled instances reach."""
+    metanet_crop: PositiveInt = 64
+    """Side of the crops that it looks at, in pixels."""
+    shuffle_rounds: Annotated[int, Field(ge=0)] = 2
+    """Exchanges of patch shuffle in the strong view (J); 0: none."""
+    shuffle_share: Share = 1.0
+    """Share of the unlabeled images that are patch-shuffled."""
+    half_view: bool = True
+    """Learn the pseudo-labels at half size too."""
+    scale_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Of the agreement between full and half size (lambda_scale)."""
+    scale_space: Literal["logits", "scores"] = "logits"
+    scale_reduction: Literal["mean", "sum"] = "mean"
+    """Over the elements of the maps; "sum" is per image."""
+    scale_warmup: Share = 0.1
+    """Share of the run over which it rises from 0, once the burn-in is over."""
+    normaliser: Literal["joint", "separate"] = "joint"
+    """Labeled and unlabeled losses are divided by their common count, or each by its own."""
 
 
 class OptimConfig(_Section):
@@ -135,19 +188,19 @@ class Config(_Section):
 
     recipe: str = ""
     """Where these settings come from; says so in the run folder."""
-    method: Literal["supervised"] = "supervised"
+    method: Literal["supervised", "dsl"] = "supervised"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     views: ViewsConfig = ViewsConfig()
+    teaching: TeachingConfig = TeachingConfig()
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
 
 
 def shipped_recipes() -> list[str]:
     """Names of the recipes inside the package."""
-    folder = resources.files("dsl") / "recipes"
     return sorted(
-        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+        file.relative_to(RECIPES).with_suffix("").as_posix() for file in RECIPES.rglob("*.toml")
     )
 
 
@@ -158,6 +211,11 @@ def load_config(recipe: str, overrides: Mapping[str, Any] | None = None) -> Conf
     for dotted, value in (overrides or {}).items():
         _put(settings, dotted, value)
     return parse_config(settings, source=recipe)
+
+
+def states(recipe: str, key: str) -> bool:
+    """Whether the recipe, or one that it extends, sets this top-level key."""
+    return key in _read_recipe(recipe, seen=())
 
 
 def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:
@@ -235,7 +293,7 @@ def _read_toml(recipe: str) -> dict[str, Any]:
             near = difflib.get_close_matches(recipe, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UserError(f"recipe {recipe!r} is unknown; {hint}known: {', '.join(known)}")
-        text = (resources.files("dsl") / "recipes" / f"{recipe}.toml").read_bytes()
+        text = (RECIPES / f"{recipe}.toml").read_bytes()
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

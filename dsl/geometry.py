@@ -6,23 +6,17 @@ and applied again to boxes that are found later. It draws no random numbers itse
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from dsl.image import resize_image
-from dsl.types import Targets
+from dsl.image import MEAN_COLOR, resize_image
+from dsl.types import Operation, Targets
 
-
-class Operation(Protocol):
-    """One step of geometry."""
-
-    def image(self, image: Tensor) -> Tensor:
-        """(3, H, W) uint8 -> (3, H', W') uint8."""
-
-    def targets(self, targets: Targets) -> Targets:
-        """The same step on boxes, in pixels."""
+MIN_SHARE = 0.25  # of its box: a smaller piece shows too little of the object to be called one
+MIN_PIECE = 4.0  # pixels, the shorter side
 
 
 @dataclass(frozen=True)
@@ -57,6 +51,111 @@ class Flip:
         x1, y1, x2, y2 = targets.boxes.unbind(-1)
         flipped = torch.stack([self.width - x2, y1, self.width - x1, y2], dim=-1)
         return replace(targets, boxes=flipped)
+
+
+@dataclass(frozen=True)
+class PatchShuffle:
+    """The image cut in two and its parts exchanged, over and over (DSL, Algorithm 1).
+
+    Exchanging two parts is a cyclic roll along one axis, so any number of rounds is one roll by
+    (right, down) pixels. A box that wraps around becomes up to four; a piece that is small, by
+    itself or against its box, becomes ignored: it is no object, and no background either.
+    """
+
+    height: int
+    width: int
+    right: int
+    down: int
+
+    def image(self, image: Tensor) -> Tensor:
+        return image.roll((self.down, self.right), dims=(-2, -1))
+
+    def targets(self, targets: Targets) -> Targets:
+        x1, y1, x2, y2 = targets.boxes.unbind(-1)
+        columns = _wrapped(x1 + self.right % self.width, x2 - x1, self.width)
+        rows = _wrapped(y1 + self.down % self.height, y2 - y1, self.height)
+        pieces = [
+            torch.stack([left, top, right, bottom], dim=-1)
+            for top, bottom in rows
+            for left, right in columns
+        ]
+        return _pieces(targets, torch.stack(pieces, dim=1))  # (M, 4, 4)
+
+    def then(self, other: "PatchShuffle") -> "PatchShuffle":
+        """This roll and another one after it."""
+        right, down = self.right + other.right, self.down + other.down
+        return replace(self, right=right % self.width, down=down % self.height)
+
+    def inverse(self) -> "PatchShuffle":
+        return replace(self, right=-self.right % self.width, down=-self.down % self.height)
+
+
+def _wrapped(start: Tensor, length: Tensor, limit: int) -> list[tuple[Tensor, Tensor]]:
+    """The interval inside the image, and what re-enters at its beginning (empty: no length)."""
+    start = torch.where(start >= limit, start - limit, start)
+    end = start + length
+    rest = (end - limit).clamp(min=0)
+    return [(start, end.clamp(max=limit)), (torch.zeros_like(rest), rest)]
+
+
+def _pieces(targets: Targets, pieces: Tensor) -> Targets:
+    """Pieces (M, P, 4) of M boxes as targets; empty ones are left out, small ones ignored."""
+    sides = pieces[..., 2:] - pieces[..., :2]  # (M, P, 2)
+    whole = targets.boxes[:, 2:] - targets.boxes[:, :2]  # (M, 2)
+    shares = sides.prod(-1) / whole.prod(-1)[:, None]  # (M, P)
+    cut = shares < 1 - 1e-4  # a box in one piece stays as it is, however small
+    small = cut & ((shares < MIN_SHARE) | (sides.amin(-1) < MIN_PIECE))
+    present = (sides > 0).all(dim=-1)
+    count = pieces.shape[1]
+    ignored = targets.ignored[:, None].expand(-1, count) | small
+    labels = targets.labels[:, None].expand(-1, count)
+    return Targets(pieces[present], labels[present], ignored[present])
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Turned, sheared, scaled and shifted; what comes from outside takes the mean colour.
+
+    A box becomes the upright box around its moved corners; one that mostly leaves the image becomes
+    ignored.
+    """
+
+    height: int
+    width: int
+    matrix: tuple[float, float, float, float, float, float]  # x' = a x + b y + c; y' alike
+
+    def image(self, image: Tensor) -> Tensor:
+        back = torch.linalg.inv(torch.tensor([*self._rows(), (0.0, 0.0, 1.0)], dtype=torch.float64))
+        pixels = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).transform(
+            (self.width, self.height), Image.Transform.AFFINE, back[:2].flatten().tolist(),
+            Image.Resampling.BILINEAR, fillcolor=MEAN_COLOR,
+        )  # fmt: skip
+        return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
+
+    def targets(self, targets: Targets) -> Targets:
+        x1, y1, x2, y2 = targets.boxes.unbind(-1)
+        x, y = torch.stack([x1, x2, x1, x2]), torch.stack([y1, y1, y2, y2])  # (4, M)
+        (a, b, c), (d, e, f) = self._rows()
+        across, along = a * x + b * y + c, d * x + e * y + f
+        moved = torch.stack(
+            [across.amin(0), along.amin(0), across.amax(0), along.amax(0)], dim=-1
+        )  # (M, 4)
+        limit = moved.new_tensor([self.width, self.height, self.width, self.height])
+        inside = torch.minimum(moved.clamp(min=0), limit)
+        shares = _areas(inside) / _areas(moved).clamp(min=1e-9)
+        return replace(targets, boxes=moved, ignored=targets.ignored | (shares < MIN_SHARE))
+
+    def _rows(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        return self.matrix[:3], self.matrix[3:]
+
+
+def _areas(boxes: Tensor) -> Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
+
+
+def halve(targets: Targets) -> Targets:
+    """The targets of the image at half its size."""
+    return replace(targets, boxes=targets.boxes / 2)
 
 
 def move_image(image: Tensor, operations: Sequence[Operation]) -> Tensor:

@@ -15,6 +15,8 @@ from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from dsl.errors import UserError
 
+MEAN_COLOR = (124, 116, 104)  # ImageNet's: close to what padding becomes
+
 # A file of a few kilobytes can claim to hold a billion pixels; below Pillow's own limit, so that
 # the refusal is ours and says what to do.
 MAX_PIXELS = 175_000_000

@@ -5,6 +5,7 @@ RUN/environment.json  versions and machine
 RUN/log.jsonl         losses and evaluations, one JSON object a line; RUN/tensorboard/ likewise
 RUN/last.pt           to go on from
 RUN/best.pt           to use: the averaged weights with the best validation AP
+RUN/pseudo_labels/    what the teacher makes of a few unlabeled images, at every evaluation
 RUN/results.json      the final figures
 """
 
@@ -12,12 +13,12 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -38,25 +39,30 @@ from dsl.compose import (
     settings_of,
 )  # fmt: skip
 from dsl.config import Config
-from dsl.data.loader import EvalBatches, load
+from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, collate_images, load
+from dsl.data.views import read_resized
 from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
-from dsl.engine.observers import Evaluation, Keeper, LossLog
-from dsl.engine.progress import TrainBar
+from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
+from dsl.engine.progress import CountBar, TrainBar
 from dsl.engine.train import Observer, Position, fit
 from dsl.errors import UserError
-from dsl.inference import Detector
+from dsl.inference import Detector, autocast
+from dsl.methods.dsl import DSL
 from dsl.metrics import best_f1_thresholds, evaluate_coco
 from dsl.models.build import load_initial
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
+from dsl.models.instance_features import InstanceFeatures
 from dsl.models.weights import load_tensors
 from dsl.report.tables import percent
+from dsl.report.teaching import Taught, write_teaching
 from dsl.rundata import annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
 EVAL_BATCH = 8
+PICTURES = 8  # unlabeled images whose pseudo-labels are drawn
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Training:
         self.data = open_run_data(config.data, seed=config.run.seed, console=self.console)
         self.checkpoint = checkpoint
         self._check_fingerprint()
+        self._check_method()
         torch.manual_seed(config.run.seed)
         detector = build_detector(
             config,
@@ -98,10 +105,8 @@ class Training:
         if init is not None:
             self._initialise(detector, init)
         self.method = build_method(config, detector)
-        if self.data.unlabeled is not None:
-            self.console.print("unlabeled: not used by the supervised method")
-        self.length = length_of(config, len(self.data.labeled))
-        build_batches(config, self.data.labeled, rank=0, ranks=self.fabric.world_size)
+        self.length = length_of(config, max(len(self.data.labeled), len(self.data.unlabeled or ())))
+        self._training_batches()  # refuses settings that do not fit, before anything is created
 
     def run(self) -> Outcome:
         """Launch the processes, train, and write down the results."""
@@ -124,6 +129,7 @@ class Training:
                 stack.callback(log.close)
                 bar = stack.enter_context(TrainBar(self.console, self.length, start=start))
                 observers += [bar, LossLog(log)]
+            observers.append(TeachingLog(log, self._read_teaching))
             keeper = self._keeper(optimizer, log)
             if self.checkpoint is None:
                 keeper.save(start)  # a run that dies early can be resumed, from its beginning
@@ -137,15 +143,46 @@ class Training:
             self._write_results(position, keeper.latest, best=keeper.best)
         return Outcome(self.folder, position, finished, metrics)
 
-    def _batches(self, step: int) -> Iterator[Batch]:
+    def _batches(self, step: int) -> Generator[Batch]:
+        if isinstance(self.method, DSL) and self.method.teaching:
+            self._learn_proxies(self.method)
         parts = self.config.optim.accumulate
-        batches = build_batches(
-            self.config, self.data.labeled,
-            rank=self.fabric.global_rank, ranks=self.fabric.world_size,
-        )  # fmt: skip
         # Far more items than any run takes; the range is only read as far as training goes.
         items = range(step * parts, (self.length.steps or 1 << 40) * parts)
-        return load(batches, items, workers=self._workers())
+        return load(self._training_batches(), items, workers=self._workers())
+
+    def _training_batches(self) -> TrainingBatches:
+        teaching = isinstance(self.method, DSL) and self.method.teaching
+        return build_batches(
+            self.config, self.data.labeled, self.data.unlabeled if teaching else None,
+            rank=self.fabric.global_rank, ranks=self.fabric.world_size,
+        )  # fmt: skip
+
+    def _learn_proxies(self, method: DSL) -> None:
+        """What each class looks like, from the labeled images at test size; once in a run."""
+        metanet = method.metanet
+        if metanet is None or bool(metanet.ready):
+            return
+        if metanet.saved_extractor is not None:  # the detector's own backbone, as it is now
+            source = cast(FCOS, method.teacher).backbone
+            cast(InstanceFeatures, metanet.saved_extractor).backbone.load_state_dict(
+                source.state_dict()
+            )
+        views = self.config.views
+        batches = LabeledBatches(
+            self.data.labeled, short_side=views.test_short_side, max_side=views.max_side,
+            batch=EVAL_BATCH,
+        )  # fmt: skip
+        with CountBar(self.console, "class proxies", len(batches)) as bar:
+            items = load(batches, range(len(batches)), workers=min(1, self._workers()))
+            metanet.learn(batch.to(self.fabric.device) for batch in bar.over(items))
+
+    def _read_teaching(self) -> Mapping[str, Any] | None:
+        if not isinstance(self.method, DSL) or self.method.telemetry is None:
+            return None
+        return self.method.telemetry.read(
+            self.data.labeled.classes, self.method.policy.thresholds()
+        )
 
     def _workers(self) -> int:
         if self.config.run.workers is not None:
@@ -162,6 +199,8 @@ class Training:
                 f"AP50 {percent(evaluation.metrics['ap50'])} "
                 f"(without averaging: AP {percent(evaluation.student['ap'])})"
             )
+            if log is not None:
+                self._picture(step)
 
         return Keeper(
             self.folder if log is not None else None,
@@ -182,6 +221,22 @@ class Training:
             student=evaluate_coco(truth, student, classes).to_dict(),
             thresholds=tuple(best_f1_thresholds(truth, teacher, len(classes))),
         )
+
+    def _picture(self, step: int) -> None:
+        """What the teacher makes of the same few unlabeled images, every time."""
+        method, unlabeled = self.method, self.data.unlabeled
+        if not isinstance(method, DSL) or not method.teaching or unlabeled is None:
+            return
+        views, taught = self.config.views, []
+        for position in range(0, len(unlabeled), max(1, len(unlabeled) // PICTURES))[:PICTURES]:
+            image, _ = read_resized(
+                unlabeled, position, short_side=views.test_short_side, max_side=views.max_side
+            )
+            with autocast(self.fabric.device, self.precision):
+                [labels] = method.pseudo_label(collate_images([image]).to(self.fabric.device))
+            pixels = image.permute(1, 2, 0).numpy()
+            taught.append(Taught(unlabeled.names[position], pixels, labels.cpu()))
+        write_teaching(self.folder / "pseudo_labels", step, taught, self.data.labeled.classes)
 
     def _detect(self, network: torch.nn.Module) -> list[Detections]:
         """Detections of the validation set by all ranks together."""
@@ -226,6 +281,15 @@ class Training:
             raise UserError(f"--resume: {self.folder}/last.pt is damaged: {error}") from error
         self.console.print(f"resumed at step {position.step}")
         return position
+
+    def _check_method(self) -> None:
+        if self.config.method == "supervised":
+            if self.data.unlabeled is not None:
+                self.console.print("unlabeled: not used by the supervised method")
+        elif self.data.unlabeled is None:
+            raise UserError("--method dsl: name the unlabeled images with --unlabeled PATH")
+        elif self.data.unlabeled.annotations is not None:
+            self.console.print("unlabeled: has labels; they measure the teacher, and train nothing")
 
     def _check_fingerprint(self) -> None:
         saved = self.checkpoint.training if self.checkpoint else None

@@ -5,6 +5,7 @@ Boxes are xyxy in absolute pixels, half-open. Letters: N images, M boxes, L loca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -166,12 +167,51 @@ class LabeledBatch:
         return LabeledBatch(self.images.to(device), tuple(t.to(device) for t in self.targets))
 
 
+class Operation(Protocol):
+    """One step of geometry, recorded with its drawn numbers (see geometry.py)."""
+
+    def image(self, image: Tensor) -> Tensor:
+        """(3, H, W) uint8 -> (3, H', W') uint8."""
+
+    def targets(self, targets: Targets) -> Targets:
+        """The same step on boxes, in pixels."""
+
+
+@dataclass(frozen=True)
+class UnlabeledBatch:
+    """Two views of the same images, and the geometry from the weak one to the strong one."""
+
+    weak: ImageBatch  # for the teacher
+    strong: ImageBatch  # for the student
+    moves: tuple[tuple[Operation, ...], ...]  # of each image, weak pixels -> strong pixels
+    truth: tuple[Targets, ...] | None = None  # in weak pixels; measures the teacher, never trains
+
+    def __post_init__(self) -> None:
+        count = len(self.weak)
+        _check(len(self.strong) == count, "one strong view per weak view")
+        _check(len(self.moves) == count, "one geometry per image")
+        _check(self.truth is None or len(self.truth) == count, "truth of all images or of none")
+
+    def __len__(self) -> int:
+        return len(self.weak)
+
+    def to(self, device: torch.device) -> "UnlabeledBatch":
+        truth = None if self.truth is None else tuple(t.to(device) for t in self.truth)
+        return UnlabeledBatch(self.weak.to(device), self.strong.to(device), self.moves, truth)
+
+
 @dataclass(frozen=True)
 class Batch:
     """All that one optimizer step (or one part of an accumulated step) sees."""
 
     labeled: LabeledBatch
+    unlabeled: UnlabeledBatch | None = None
     unreadable: tuple[str, ...] = ()  # files that another image had to stand in for
 
+    @property
+    def num_images(self) -> int:
+        return len(self.labeled.targets) + (0 if self.unlabeled is None else len(self.unlabeled))
+
     def to(self, device: torch.device) -> "Batch":
-        return Batch(self.labeled.to(device), self.unreadable)
+        unlabeled = None if self.unlabeled is None else self.unlabeled.to(device)
+        return Batch(self.labeled.to(device), unlabeled, self.unreadable)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-CUTOUT_COLOR = (124, 116, 104)  # ImageNet's mean: close to what padding becomes
+from dsl.image import MEAN_COLOR
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,13 @@ def _cut(image: Tensor, hole: Hole, random: np.random.Generator) -> Tensor:
     )
     top, left = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
     image = image.clone()
-    color = torch.tensor(CUTOUT_COLOR, dtype=image.dtype)[:, None, None]
+    color = torch.tensor(MEAN_COLOR, dtype=image.dtype)[:, None, None]
     image[:, top : top + tall, left : left + wide] = color
     return image
+
+
+STRONG = {
+    "ours": Strong(),
+    "paper": Strong(grayscale=0.0, blur=0.0),
+    "code": Strong(),  # with an affine step, which is geometry
+}

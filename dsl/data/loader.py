@@ -5,26 +5,34 @@ range, workers hold no state, and resuming is starting the range elsewhere.
 """
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dsl.data.index import Index
-from dsl.data.views import LabeledViews, Sample, read_resized
+from dsl.data.views import LabeledViews, Pair, Sample, Weak, read_resized, truths_of
 from dsl.errors import UserError
 from dsl.geometry import fitted_size
 from dsl.image import read_size
 from dsl.randomness import generator, shuffled
-from dsl.types import Batch, ImageBatch, LabeledBatch
+from dsl.types import Batch, ImageBatch, LabeledBatch, UnlabeledBatch
 
 MULTIPLE = 32  # of the canvas: all strides of the backbone divide it
 MAX_SUBSTITUTES = 20
 
 Item = TypeVar("Item")
+Shown = TypeVar("Shown", covariant=True)
+
+
+class Views(Protocol[Shown]):
+    """Makes what is shown of one image, with numbers from the given generator."""
+
+    def __call__(self, index: Index, position: int, random: np.random.Generator) -> Shown: ...
 
 
 def collate_images(images: Sequence[Tensor]) -> ImageBatch:
@@ -43,17 +51,24 @@ def collate_samples(samples: Sequence[Sample]) -> LabeledBatch:
     return LabeledBatch(images, tuple(sample.targets for sample in samples))
 
 
+def collate_pairs(pairs: Sequence[Pair]) -> UnlabeledBatch:
+    """Both views on their canvases."""
+    weak, strong = [p.weak for p in pairs], [p.strong for p in pairs]
+    moves = tuple(p.moves for p in pairs)
+    return UnlabeledBatch(collate_images(weak), collate_images(strong), moves, truths_of(pairs))
+
+
 @dataclass(frozen=True)
-class Stream:
+class Stream(Generic[Shown]):
     """An endless shuffled stream over an index; position p is the same on every machine."""
 
     index: Index
-    views: LabeledViews
+    views: Views[Shown]
     seed: int
     name: str
 
-    def __call__(self, position: int) -> tuple[Sample, tuple[str, ...]]:
-        """The sample at this position; an unreadable file is replaced by the next draw."""
+    def __call__(self, position: int) -> tuple[Shown, tuple[str, ...]]:
+        """What is shown at this position; an unreadable file is replaced by the next draw."""
         unreadable: list[str] = []
         for attempt in range(MAX_SUBSTITUTES):
             # Substitutes come from far along the stream, where no rank of this run will be.
@@ -66,21 +81,32 @@ class Stream:
                 unreadable.append(str(error))
         raise UserError(f"{MAX_SUBSTITUTES} images in a row cannot be read: {unreadable[-1]}")
 
+    def batch(self, positions: range) -> tuple[list[Shown], tuple[str, ...]]:
+        """What is shown at these positions, and the files that could not be read."""
+        drawn = [self(position) for position in positions]
+        messages = tuple(message for _, unreadable in drawn for message in unreadable)
+        return [shown for shown, _ in drawn], messages
+
 
 class TrainingBatches(Dataset[Batch]):
     """Item `step` is this rank's batch of that step. Ranks stride over the positions."""
 
-    def __init__(self, labeled: Stream, *, batch: int, rank: int = 0, ranks: int = 1) -> None:
-        """`batch` counts the images of all ranks together."""
-        self.labeled = labeled
+    def __init__(
+        self, labeled: Stream[Sample], unlabeled: Stream[Pair] | None = None, *, batch: int,
+        rank: int = 0, ranks: int = 1,
+    ) -> None:  # fmt: skip
+        """`batch` counts the labeled images of all ranks together; of the unlabeled ones there
+        are as many."""
+        self.labeled, self.unlabeled = labeled, unlabeled
         self.batch, self.rank, self.ranks = batch, rank, ranks
 
     def __getitem__(self, step: int) -> Batch:
         positions = range(step * self.batch + self.rank, (step + 1) * self.batch, self.ranks)
-        drawn = [self.labeled(position) for position in positions]
-        samples = [sample for sample, _ in drawn]
-        unreadable = tuple(message for _, messages in drawn for message in messages)
-        return Batch(collate_samples(samples), unreadable)
+        samples, unreadable = self.labeled.batch(positions)
+        if self.unlabeled is None:
+            return Batch(collate_samples(samples), None, unreadable)
+        pairs, more = self.unlabeled.batch(positions)
+        return Batch(collate_samples(samples), collate_pairs(pairs), unreadable + more)
 
 
 @dataclass(frozen=True)
@@ -132,6 +158,23 @@ class EvalBatches(Dataset[EvalBatch]):
         return -(-height // MULTIPLE), -(-width // MULTIPLE)
 
 
+class LabeledBatches(Dataset[LabeledBatch]):
+    """Every labeled image once, in order, as the detector is tested on it, with its boxes."""
+
+    def __init__(self, index: Index, *, short_side: int, max_side: int, batch: int) -> None:
+        self.index, self.batch = index, batch
+        self.views = LabeledViews(Weak((short_side,), max_side, flip=False))
+
+    def __len__(self) -> int:
+        return -(-len(self.index) // self.batch)
+
+    def __getitem__(self, number: int) -> LabeledBatch:
+        first = number * self.batch
+        positions = range(first, min(first + self.batch, len(self.index)))
+        unused = generator(0, "no draws", 0)  # one size and no flip: there is nothing to draw
+        return collate_samples([self.views(self.index, p, unused) for p in positions])
+
+
 def _start_worker(worker: int) -> None:
     torch.set_num_threads(1)  # two processes with two threads each would fight for two cores
     # Ctrl-C reaches the whole process group; the main process decides when the workers end.
@@ -155,7 +198,7 @@ def _whole(item: object) -> object:
     return item  # items are batches already
 
 
-def load(dataset: Dataset[Item], items: range, *, workers: int) -> Iterator[Item]:
+def load(dataset: Dataset[Item], items: range, *, workers: int) -> Generator[Item]:
     """The items in order, made by worker processes ahead of time."""
     loader = DataLoader(
         _Careful(dataset),

@@ -207,7 +207,15 @@ def _digit_mask(scan: int, tilt: float, *, height: int) -> Image.Image:
     trimmed = _clear_below(large.rotate(tilt, Image.Resampling.BICUBIC), RIM)
     width = max(1, round(trimmed.width * height / trimmed.height))
     grown = trimmed.resize((width, height), Image.Resampling.BICUBIC)
-    return _clear_below(grown.point(_sharpened), VISIBLE)
+    return _framed(_clear_below(grown.point(_sharpened), VISIBLE))
+
+
+def _framed(mask: Image.Image) -> Image.Image:
+    """The mask in the middle of a square as wide as its longer side."""
+    side = max(mask.size)
+    square = Image.new("L", (side, side))
+    square.paste(mask, ((side - mask.width) // 2, (side - mask.height) // 2))
+    return square
 
 
 def _sharpened(opacity: int) -> int:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,22 @@ class RunLog:
         """One line {"kind", "step", "time", ...}; numbers go to TensorBoard under `kind/`."""
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **_plain(values)}
         self._lines.write(json.dumps(record) + "\n")
-        for name, value in values.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        for name, value in _scalars(kind, values):
+            self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         self._lines.close()
         self._board.close()
+
+
+def _scalars(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """All finite numbers by their path, also those of classes and levels."""
+    for name, value in values.items():
+        path = f"{prefix}/{name}"
+        if isinstance(value, Mapping):
+            yield from _scalars(path, value)
+        elif isinstance(value, int | float) and math.isfinite(value):
+            yield path, value
 
 
 def _plain(value: Any) -> Any:

@@ -51,6 +51,24 @@ class LossLog:
         self._sums, self._count = {}, 0
 
 
+class TeachingLog:
+    """Writes what was taught in every `every` steps of the semi-supervised phase."""
+
+    def __init__(
+        self, log: RunLog | None, read: Callable[[], Mapping[str, Any] | None], *, every: int = 50
+    ) -> None:
+        """`read` gives the figures since it was last called, None where nothing is taught yet. It
+        adds up the ranks, so all of them call it; `log` None: another one writes."""
+        self._log, self._read, self._every = log, read, every
+
+    def __call__(self, step: Step) -> None:
+        if step.position.step % self._every and not step.last:
+            return
+        figures = self._read()
+        if figures is not None and self._log is not None:
+            self._log.write("teaching", step.position.step, figures)
+
+
 class Keeper:
     """Evaluates and saves: last.pt to go on from, best.pt to use."""
 

@@ -1,8 +1,9 @@
 """Progress bars: live on a terminal, a plain line now and then elsewhere."""
 
 import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +17,8 @@ from rich.progress import (
 )  # fmt: skip
 
 from dsl.engine.train import Length, Position, Step
+
+Thing = TypeVar("Thing")
 
 QUIET_SECONDS = 15.0  # between two lines where there is no terminal
 
@@ -57,6 +60,12 @@ class CountBar(_Shown):
             self._said = time.monotonic()
             self._console.print(f"{self._what}: {done} of {self._total}")
 
+    def over(self, things: Iterable[Thing]) -> Iterator[Thing]:
+        """The same things, counted as they pass."""
+        for done, thing in enumerate(things, start=1):
+            yield thing
+            self(done)
+
 
 class TrainBar(_Shown):
     """Losses, images per second, learning rate and the time that is left."""
@@ -87,12 +96,14 @@ class TrainBar(_Shown):
         losses = " ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
         status = f"{losses} | {speed:.0f} img/s | lr {step.lr:.1e}"
         self._bar.update(
-            self._task, completed=self._done(step.position), where=where, status=status
-        )
+            self._task, completed=self._done(step.position), where=where, status=status,
+            description=step.phase,
+        )  # fmt: skip
         quiet = not self._console.is_terminal
         if quiet and (now - self._said > QUIET_SECONDS or step.last):
             self._said = now
-            self._console.print(f"{where}: {status} | {self._left(step, now)} left")
+            left = self._left(step, now)
+            self._console.print(f"{step.phase} {where}: {status} | {left} left")
 
     def _done(self, position: Position) -> float:
         return position.step if self._length.steps is not None else position.seconds

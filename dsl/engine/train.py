@@ -7,7 +7,7 @@ observers, called after every step with what just happened.
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import cast
@@ -57,6 +57,7 @@ class Step:
     """What observers are told after each step."""
 
     position: Position
+    phase: str
     progress: float  # 1.0 after the last step
     losses: dict[str, float]
     lr: float
@@ -90,16 +91,17 @@ def fit(
     optimizer: _FabricOptimizer,
     *,
     settings: Settings,
-    batches: Callable[[int], Iterator[Batch]],
+    batches: Callable[[int], Generator[Batch]],
     observers: Sequence[Observer],
     start: Position = BEGINNING,
 ) -> Position:
     """Train from `start` to the end; returns where it ended.
 
-    `batches(step)` streams this rank's batches from that step on, `accumulate` of them per step.
+    `batches(step)` streams this rank's batches from that step on, `accumulate` of them per step;
+    it is called again when the method enters a new phase.
     """
     began, position = time.monotonic() - start.seconds, start
-    stream = batches(start.step)
+    stream: Generator[Batch] | None = None
     # Fabric's wrapper would hook every layer whenever another of its methods is called.
     owner = cast(Method, method.module)
     method.train()
@@ -107,6 +109,10 @@ def fit(
         while not (done := settings.length.progress(position.step, position.seconds)) >= 1:
             factor = settings.schedule(done, position.step)
             set_learning_rate(optimizer.optimizer, factor)
+            if owner.advance(done) or stream is None:
+                if stream is not None:
+                    stream.close()  # its loader workers end with it
+                stream = batches(position.step)
             # Dropout and its kin follow the step, not the history: a resumed run draws the same.
             torch.manual_seed(key_of(settings.seed, f"step/{fabric.global_rank}", position.step))
             losses, grad_norm, parts = _step(fabric, method, optimizer, stream, settings=settings)
@@ -115,11 +121,12 @@ def fit(
             position = Position(position.step + 1, seconds)
             told = Step(
                 position,
+                owner.phase,
                 progress=settings.length.progress(position.step, position.seconds),
                 losses=losses,
                 lr=optimizer.param_groups[0]["lr"],
                 grad_norm=grad_norm,
-                num_images=sum(len(part.labeled.targets) for part in parts) * fabric.world_size,
+                num_images=sum(part.num_images for part in parts) * fabric.world_size,
                 unreadable=tuple(name for part in parts for name in part.unreadable),
                 stopping=stopping,
             )

@@ -10,17 +10,29 @@ from torch import Tensor, distributed, nn
 from dsl.models.losses import LossSums
 from dsl.types import Batch
 
-Losses = dict[str, Tensor]  # by name; "loss" is the one to minimise
+Losses = dict[str, Tensor]  # by name; "loss" is the one to minimise, the others are to look at
 
 
 class Method(nn.Module):
     """Base of all methods."""
+
+    shared_counts: bool  # losses are divided by the counts of all ranks, not by each one's own
 
     student: nn.Module
     teacher: nn.Module  # the averaged weights: evaluated, saved and exported
 
     def forward(self, batch: Batch) -> Losses:
         raise NotImplementedError
+
+    def advance(self, progress: float) -> bool:
+        """Told before each step what share of the run is done; True when a new phase begins, which
+        may want other batches."""
+        return False
+
+    @property
+    def phase(self) -> str:
+        """What the progress bar calls the present phase."""
+        return "train"
 
     def after_step(self, step: int) -> None:
         """Called when optimizer step number `step` (from 1) is done."""
@@ -42,10 +54,15 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     return value / distributed.get_world_size()
 
 
-def normalise(sums: LossSums) -> Losses:
-    """Sums to means. Counts are averaged over the ranks, because DDP averages the gradients, so
-    the result is that of one process with all images."""
-    counts = mean_over_ranks(torch.stack([sums.num_positives, sums.centerness_weight]))
+def counts_of(sums: LossSums, *, shared: bool) -> Tensor:
+    """(2,): what the sums are divided by. `shared`: averaged over the ranks, because DDP averages
+    the gradients, so the result is that of one process with all images."""
+    counts = torch.stack([sums.num_positives, sums.box_weights]).detach()
+    return mean_over_ranks(counts) if shared else counts
+
+
+def normalise(sums: LossSums, counts: Tensor) -> Losses:
+    """Sums to means."""
     num_positives, weight = counts[0].clamp(min=1), counts[1].clamp(min=1e-6)
     parts = {
         "class": sums.classification / num_positives,

@@ -86,8 +86,10 @@ def load_initial(detector: FCOS, weights: Mapping[str, Tensor], *, source: Path)
         and weights[name].shape != own[name].shape
     ]
     kept = {n: t for n, t in weights.items() if n not in other_classes}
+    # A plain network may start one with layer aggregation: what is new starts without effect.
+    needed = (n for n in own if not n.startswith("backbone.aggregation."))
     misfits = sorted(
-        {n for n in own if n not in weights}
+        {n for n in needed if n not in weights}
         | {n for n, t in kept.items() if n not in own or own[n].shape != t.shape}
     )
     if misfits:

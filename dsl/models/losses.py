@@ -23,10 +23,11 @@ class LossSums:
     """Sums over locations, and what they are to be divided by."""
 
     classification: Tensor
-    box: Tensor  # weighted by centerness
+    box: Tensor  # weighted
     centerness: Tensor
     num_positives: Tensor
-    centerness_weight: Tensor  # sum of the target centerness over the positives
+    box_weights: Tensor  # sum of the weights: the positives' target centerness, or ones
+    level_positives: Tensor  # (V,): positives of each pyramid level, to look at
 
     def __add__(self, other: "LossSums") -> "LossSums":
         return LossSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -47,11 +48,15 @@ def centerness_of(distances: Tensor) -> Tensor:
 class Criterion:
     """Assigns targets to locations and compares."""
 
-    def __init__(self, assigner: Assigner, *, box_weight: float = 1.0) -> None:
-        self.assigner, self.box_weight = assigner, box_weight
+    def __init__(
+        self, assigner: Assigner, *, box_weight: float = 1.0, by_centerness: bool = True
+    ) -> None:
+        """`by_centerness`: a box counts by the centerness of its location; else all alike."""
+        self.assigner, self.box_weight, self.by_centerness = assigner, box_weight, by_centerness
 
     def __call__(self, output: DenseOutput, targets: Sequence[Targets]) -> LossSums:
         shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
+        sizes = [height * width for height, width in shapes]
         locations = locate(shapes, output.strides, output.class_logits[0].device)
         assignment = self.assigner(locations, targets)
         logits = flatten(output.class_logits).float()  # (N, L, C)
@@ -59,13 +64,17 @@ class Criterion:
         predicted = flatten(output.distances)[positive].float()  # (P, 4)
         wanted = assignment.distances[positive]  # (P, 4)
         centerness = flatten(output.centerness)[positive].float().squeeze(-1)  # (P,)
-        weight = centerness_of(wanted)  # (P,)
+        middle = centerness_of(wanted)  # (P,)
+        weight = middle if self.by_centerness else torch.ones_like(middle)
         return LossSums(
             classification=_class_loss(logits, assignment.labels),
             box=self.box_weight * (_box_loss(predicted, wanted) * weight).sum(),
-            centerness=F.binary_cross_entropy_with_logits(centerness, weight, reduction="sum"),
+            centerness=F.binary_cross_entropy_with_logits(centerness, middle, reduction="sum"),
             num_positives=positive.sum().float(),
-            centerness_weight=weight.sum(),
+            box_weights=weight.sum(),
+            level_positives=torch.stack(
+                [p.sum() for p in torch.split(positive, sizes, dim=1)]
+            ).float(),
         )
 
 

@@ -10,13 +10,13 @@ from dsl.data.augment import Strong
 from dsl.data.formats import open_dataset
 from dsl.data.index import Index
 from dsl.data.loader import EvalBatches, Stream, TrainingBatches, collate_images, load
-from dsl.data.views import LabeledViews
+from dsl.data.views import LabeledViews, Weak
 from dsl.errors import UserError
 from dsl.types import Batch
 
 
 def batches(index: Index, *, batch: int = 4, rank: int = 0, ranks: int = 1) -> TrainingBatches:
-    views = LabeledViews((48, 64), 120, flip=True, strong=Strong())
+    views = LabeledViews(Weak((48, 64), 120, flip=True), strong=Strong())
     return TrainingBatches(Stream(index, views, 3, "labeled"), batch=batch, rank=rank, ranks=ranks)
 
 

@@ -9,14 +9,14 @@ import torch
 
 from dsl.data.augment import CUTOUT_COLOR, Hole, Strong
 from dsl.data.formats import open_dataset
-from dsl.data.views import LabeledViews
+from dsl.data.views import LabeledViews, Weak
 from dsl.randomness import generator
 
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_boxes_lie_on_their_bright_rectangles(coco: Callable[..., Path], flip: bool) -> None:
     index = open_dataset(coco(count=6))
-    views = LabeledViews((64, 100), 200, flip=flip)
+    views = LabeledViews(Weak((64, 100), 200, flip=flip))
     checked = 0
     for position in range(6):
         for draw in range(4):
@@ -32,7 +32,7 @@ def test_flip_happens_half_of_the_time_and_never_when_off(coco: Callable[..., Pa
     index = open_dataset(coco(count=1))
 
     def images(flip: bool) -> set[bytes]:
-        views = LabeledViews((64,), 200, flip=flip)
+        views = LabeledViews(Weak((64,), 200, flip=flip))
         drawn = [views(index, 0, generator(0, "t", d)).image.numpy().tobytes() for d in range(20)]
         return set(drawn)
 
@@ -42,9 +42,9 @@ def test_flip_happens_half_of_the_time_and_never_when_off(coco: Callable[..., Pa
 
 def test_a_strong_view_changes_pixels_but_neither_size_nor_boxes(coco: Callable[..., Path]) -> None:
     index = open_dataset(coco(count=1))
-    weak = LabeledViews((64,), 200, flip=False)(index, 0, generator(0, "t", 0))
+    weak = LabeledViews(Weak((64,), 200, flip=False))(index, 0, generator(0, "t", 0))
     for draw in range(10):
-        strong = LabeledViews((64,), 200, flip=False, strong=Strong())(
+        strong = LabeledViews(Weak((64,), 200, flip=False), strong=Strong())(
             index, 0, generator(0, "t", draw)
         )
         assert strong.image.shape == weak.image.shape

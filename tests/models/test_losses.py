@@ -67,7 +67,7 @@ def test_sums_equal_a_slow_loop() -> None:
     assert positives > 3
     for found, wanted in (
         (sums.classification, focal), (sums.box, box), (sums.centerness, bce),
-        (sums.num_positives, positives), (sums.centerness_weight, weights),
+        (sums.num_positives, positives), (sums.box_weights, weights),
     ):  # fmt: skip
         torch.testing.assert_close(found, torch.tensor(wanted), rtol=1e-4, atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_sums_of_two_batches_add_up_to_the_sum_of_both() -> None:
     ]  # fmt: skip
     whole, added = CRITERION(output, IMAGES), apart[0] + apart[1]
     torch.testing.assert_close(added.classification, whole.classification)
-    torch.testing.assert_close(added.centerness_weight, whole.centerness_weight)
+    torch.testing.assert_close(added.box_weights, whole.box_weights)
 
 
 def test_centerness_is_one_in_the_middle_and_falls_to_the_border() -> None:

@@ -1,0 +1,49 @@
+"""From the teacher's detections to the student's targets (DSL, section 3.2; METHOD 2 and 3).
+
+Detections stand in the pixels of the weak view. Once they are split, and doubtful classes are put
+aside, they follow the recorded geometry into the strong view.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dsl.geometry import clip, move_targets
+from dsl.ssod.adaptive_filter import Partition
+from dsl.types import Detections, Operation, Targets
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """What the teacher makes of one image, in weak pixels: every detection and its part."""
+
+    detections: Detections
+    foreground: Tensor  # (M,) bool: what the student is to learn
+    ignored: Tensor  # (M,) bool: no gradient there
+    rejected: Tensor  # (M,) bool: was foreground until its class was doubted; ignored too
+
+    @staticmethod
+    def of(
+        detections: Detections, part: Partition, doubtful: Tensor | None = None
+    ) -> "PseudoLabels":
+        """`doubtful`: (M,) bool; foreground whose class is doubtful becomes ignored (MetaNet)."""
+        rejected = part.foreground & (part.ignored if doubtful is None else doubtful)
+        return PseudoLabels(
+            detections, part.foreground & ~rejected, part.ignored | rejected, rejected
+        )
+
+    def cpu(self) -> "PseudoLabels":
+        masks = (self.foreground.cpu(), self.ignored.cpu(), self.rejected.cpu())
+        return PseudoLabels(self.detections.cpu(), *masks)
+
+    def targets(self) -> Targets:
+        """Foreground and ignored boxes; background is what is left out."""
+        kept, found = self.foreground | self.ignored, self.detections
+        return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
+
+
+def carry(targets: Targets, moves: Sequence[Operation], *, size: Tensor) -> Targets:
+    """The targets in the strong view, cut to its valid area: `size` is (2,), height and width."""
+    height, width = size.tolist()
+    return clip(move_targets(targets, moves), height, width)

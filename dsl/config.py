@@ -6,7 +6,7 @@ the recipe, `--set a.b=value`, command-line options. Unknown keys name the neare
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -216,6 +216,22 @@ def load_config(recipe: str, overrides: Mapping[str, Any] | None = None) -> Conf
 def states(recipe: str, key: str) -> bool:
     """Whether the recipe, or one that it extends, sets this top-level key."""
     return key in _read_recipe(recipe, seen=())
+
+
+def own_settings(recipe: str) -> dict[str, Any]:
+    """What this recipe itself sets, without its ancestors, as dotted overrides: a row of an
+    ablation can be laid over another recipe than the one that it extends."""
+    settings = _read_toml(recipe)
+    settings.pop("extends", None)
+    return dict(_dotted(settings, ""))
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:

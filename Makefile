@@ -34,13 +34,10 @@ test: env
 	$(LIBS)/bin/mypy --python-executable $(RUN)
 	$(RUN) -m pytest -n 2
 
-# The main job on the embedded data set; the figures are in demo/run, the pictures in demo/pictures.
+# The main job on the embedded data set: 100 labels alone, then with 900 unlabeled images.
 demo: env
 	@rm -rf demo
-	.venv/bin/dsl data scenes demo/scenes
-	.venv/bin/dsl train --preset digits --labeled demo/scenes/train.json --val demo/scenes/val.json --out demo/run
-	.venv/bin/dsl eval demo/run/best.pt demo/scenes/test.json
-	.venv/bin/dsl predict demo/run/best.pt "demo/scenes/images/test/00000*.png" --out demo/pictures
+	.venv/bin/dsl demo demo
 
 clean:
 	rm -rf .venv demo runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

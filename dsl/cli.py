@@ -221,12 +221,34 @@ def predict(
         screen.print(f"written: {out}/images, {out}/detections.json")
 
 
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Argument(help="New folder for data, runs and pictures.")],
+    labeled: Annotated[int, typer.Option(min=10, help="Labeled images, of 1,000.")] = 100,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each training.")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+) -> None:
+    """See what unlabeled images are worth: digit scenes, trained without and with them.
+
+    dsl demo demo
+    """
+    from dsl.demo import run_demo
+
+    run_demo(out, labeled=labeled, steps=steps, seed=seed, console=console())
+
+
 @data_app.command()
 def scenes(
     out: Annotated[Path, typer.Argument(help="New folder.")],
     train: Annotated[int, typer.Option(min=0, help="Training images.")] = 1000,
     val: Annotated[int, typer.Option(min=0, help="Validation images.")] = 200,
     test: Annotated[int, typer.Option(min=0, help="Test images.")] = 500,
+    labeled: Annotated[
+        int | None,
+        typer.Option(
+            help="Part the training images: so many in labeled.json, the others in unlabeled.json."
+        ),
+    ] = None,
     size: Annotated[int, typer.Option(help="Side of the square images, in pixels.")] = 128,
     min_digits: Annotated[int, typer.Option(help="Fewest digits of an image.")] = 3,
     max_digits: Annotated[int, typer.Option(help="Most digits of an image.")] = 7,
@@ -250,8 +272,10 @@ def scenes(
     )  # fmt: skip
     screen = console()
     with CountBar(screen, "drawing scenes", train + val + test) as bar:
-        write_scenes(out, options, train=train, val=val, test=test, progress=bar)
+        write_scenes(out, options, train=train, val=val, test=test, labeled=labeled, progress=bar)
     screen.print(f"written: {out}/train.json ({train}), val.json ({val}), test.json ({test})")
+    if labeled is not None:
+        screen.print(f"written: {out}/labeled.json, {out}/unlabeled.json")
 
 
 def seconds_of(text: str) -> float:

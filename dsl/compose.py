@@ -101,7 +101,11 @@ def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
     if teaching.metanet == "off":
         return None
     own = teaching.metanet == "detector"
-    backbone = copy.deepcopy(detector.backbone) if own else build_backbone(teaching.metanet, "auto")
+    backbone = (
+        copy.deepcopy(detector.backbone)
+        if own
+        else build_backbone(teaching.metanet, teaching.metanet_weights)
+    )
     features = InstanceFeatures(backbone, crop=teaching.metanet_crop)
     return MetaNet(
         detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own

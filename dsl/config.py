@@ -106,6 +106,8 @@ class TeachingConfig(_Section):
     metanet: str = "tf_efficientnet_lite0"
     """Doubts a pseudo-label that looks unlike its class: a pretrained backbone's name, "detector"
     (a frozen copy of the detector's own backbone after the burn-in), or "off"."""
+    metanet_weights: str = "auto"
+    """Of that pretrained backbone: "auto" finds them, or a file."""
     metanet_bar: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
     """Least cosine similarity to the class; "auto": what 95 % of the labeled instances reach."""
     metanet_crop: PositiveInt = 64

@@ -18,6 +18,7 @@ LAYERS = [
     {"compose", "rundata"},
     {"training"},
     {"api"},
+    {"demo"},
     {"cli"},
     {"__main__"},
 ]

@@ -270,7 +270,7 @@ def test_every_recipe_builds_its_model_and_method(recipe: str) -> None:
     from dsl.config import load_config
     from dsl.engine.train import Length
 
-    config = load_config(recipe)
+    config = load_config(recipe, {"teaching.metanet_weights": "none"})  # some cannot be had offline
     method = build_method(config, build_detector(config, 5, restored=True))
     assert build_optimizer_of(config, method).param_groups
     assert settings_of(config, Length(steps=10)).schedule(0.0, 0) > 0

@@ -25,9 +25,8 @@ NUM_CLASSES = 10
 SCAN_SHARES = (0.6, 0.8)  # of each class: up to here for train, from there to here for val
 VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its box is exact
 RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
-MARGIN = 3  # empty cells around a scan: room for its corners to turn in
-CELL = 6  # pixels per scan cell while it turns
-MAX_TILT = 12.0  # degrees
+MARGIN = 1  # empty cells around a scan: room for its edges to fade in
+CELL = 6  # pixels per scan cell while its outline is found
 MAX_OVERLAP = 0.1  # of the smaller box
 ATTEMPTS = 40  # places tried for a digit before it is left out
 
@@ -66,7 +65,7 @@ class Digit:
 
     label: int  # 0..9, what it shows
     scan: int  # its number in scikit-learn's set
-    box: Box  # xyxy, half-open, exactly around the visible pixels
+    box: Box  # xyxy, half-open: the square in whose middle it lies, as wide as its longer side
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,14 @@ def write_scenes(
     train: int = 1000,
     val: int = 200,
     test: int = 500,
+    labeled: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write images/ and one COCO file per split; `progress` is told the images written so far."""
+    """Write images/ and one COCO file per split; `progress` is told the images written so far.
+
+    `labeled`: so many of the training images also become labeled.json, the others unlabeled.json,
+    which keeps its labels to measure pseudo-labels by.
+    """
     counts = dict(zip(SPLITS, (train, val, test), strict=True))
     for split, count in counts.items():
         _check_range(split, count, low=0, high=1_000_000)
@@ -101,6 +105,9 @@ def write_scenes(
             for split, count in counts.items():
                 _write_split(draft, options, split=split, count=count, done=done, progress=progress)
                 done += count
+            if labeled is not None:
+                _check_range("labeled", labeled, low=1, high=train - 1)
+                _part(draft, labeled)
             if out.exists():
                 out.rmdir()  # not every system renames onto a folder, even an empty one
             draft.rename(out)
@@ -153,7 +160,7 @@ def scans_by_class(split: str) -> tuple[NDArray[np.int64], ...]:
 
 @cache
 def _scans() -> tuple[Pixels, NDArray[np.int64]]:
-    """Opacities (S, 14, 14) with their margin, and labels (S,), of all scans."""
+    """Opacities (S, 10, 10) with their margin, and labels (S,), of all scans."""
     # Imported here because it takes a second and only this data set needs it.
     from sklearn.datasets import load_digits
 
@@ -179,9 +186,8 @@ def _arrange(
     for height in heights.tolist():
         label = _draw_label(options.imbalance, random)
         scan = int(random.choice(scans_by_class(split)[label]))
-        tilt = float(random.uniform(-MAX_TILT, MAX_TILT))
         for side in (height, options.min_side):
-            patch = _digit_mask(scan, tilt, height=side)
+            patch = _digit_mask(scan, height=side)
             corner = _find_place(patch.size, boxes, size=options.size, random=random)
             if corner is not None:
                 placed.append((label, scan, patch, corner))
@@ -197,14 +203,15 @@ def _draw_label(imbalance: float, random: np.random.Generator) -> int:
     return int(np.searchsorted(ceilings[:-1], random.random() * ceilings[-1], side="right"))
 
 
-def _digit_mask(scan: int, tilt: float, *, height: int) -> Image.Image:
-    """The digit's opacity, tilted, of the given height or a little less.
+def _digit_mask(scan: int, *, height: int) -> Image.Image:
+    """The digit's opacity, of the given height or a little less, in the middle of a square.
 
-    Its outer rows and columns are visible.
+    The square is the digit's box: a "1" is a few pixels wide, and a box as narrow as that would
+    measure single pixels instead of detection.
     """
     small = Image.fromarray(_scans()[0][scan])
     large = small.resize((small.width * CELL, small.height * CELL), Image.Resampling.BICUBIC)
-    trimmed = _clear_below(large.rotate(tilt, Image.Resampling.BICUBIC), RIM)
+    trimmed = _clear_below(large, RIM)
     width = max(1, round(trimmed.width * height / trimmed.height))
     grown = trimmed.resize((width, height), Image.Resampling.BICUBIC)
     return _framed(_clear_below(grown.point(_sharpened), VISIBLE))
@@ -301,6 +308,16 @@ def _write_split(
         "categories": [{"id": label + 1, "name": str(label)} for label in range(NUM_CLASSES)],
     }
     (folder / f"{split}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def _part(folder: Path, labeled: int) -> None:
+    """The first images become labeled.json: scenes have no order, so these are as good as any."""
+    content = json.loads((folder / "train.json").read_text(encoding="utf-8"))
+    for name, few in (("labeled", True), ("unlabeled", False)):
+        images = [image for image in content["images"] if (image["id"] <= labeled) == few]
+        annotations = [a for a in content["annotations"] if (a["image_id"] <= labeled) == few]
+        part = {**content, "images": images, "annotations": annotations}
+        (folder / f"{name}.json").write_text(json.dumps(part), encoding="utf-8")
 
 
 def _annotation(digit: Digit, identity: int, *, image: int) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
     if model.weights != "none":
         backbone.freeze()
     if model.aggregation != "none":
-        backbone = LayerAggregation(backbone, form=model.aggregation)
+        backbone = LayerAggregation(backbone, form=model.aggregation, width=model.aggregation_width)
     return FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
 
 

@@ -63,6 +63,8 @@ class ModelConfig(_Section):
     aggregation: Literal["none", "concat", "add"] = "none"
     """Layer aggregation in the backbone (DSL, Eq. 9-10): "concat" as it is known to work, "add" as
     the paper prints it."""
+    aggregation_width: PositiveInt = 32
+    """Channels of the state that "concat" carries along."""
     center_radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """Positives lie within so many strides of a box's centre; 0: anywhere inside the box."""
 

@@ -116,8 +116,8 @@ def _pieces(targets: Targets, pieces: Tensor) -> Targets:
 class Affine:
     """Turned, sheared, scaled and shifted; what comes from outside takes the mean colour.
 
-    A box becomes the upright box around its moved corners; one that mostly leaves the image becomes
-    ignored.
+    A box becomes the upright box around its moved corners, cut to the image; one that mostly
+    left it becomes ignored.
     """
 
     height: int
@@ -143,7 +143,9 @@ class Affine:
         limit = moved.new_tensor([self.width, self.height, self.width, self.height])
         inside = torch.minimum(moved.clamp(min=0), limit)
         shares = _areas(inside) / _areas(moved).clamp(min=1e-9)
-        return replace(targets, boxes=moved, ignored=targets.ignored | (shares < MIN_SHARE))
+        left = shares > 0
+        ignored = targets.ignored | (shares < MIN_SHARE)
+        return Targets(inside[left], targets.labels[left], ignored[left])
 
     def _rows(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         return self.matrix[:3], self.matrix[3:]

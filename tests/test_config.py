@@ -17,7 +17,9 @@ def test_every_shipped_recipe_is_valid(recipe: str) -> None:
     ranges = config.model.size_ranges
     assert list(ranges) == sorted(ranges)
     # Made for 512 px: size ranges follow the input. Digit scenes are the exception: see the recipe.
-    assert recipe == "digits" or ranges[0] / 64 == pytest.approx(min(1.0, config.views.test_short_side / 512), rel=0.3)
+    assert recipe == "digits" or ranges[0] / 64 == pytest.approx(
+        min(1.0, config.views.test_short_side / 512), rel=0.3
+    )
 
 
 def test_overrides_win_over_the_recipe_and_keep_their_types() -> None:

@@ -159,7 +159,7 @@ class EvalBatches(Dataset[EvalBatch]):
 
 
 class LabeledBatches(Dataset[LabeledBatch]):
-    """Every labeled image once, in order, as the detector is tested on it, with its boxes."""
+    """Every labeled image once, shuffled, as the detector is tested on it, with its boxes."""
 
     def __init__(self, index: Index, *, short_side: int, max_side: int, batch: int) -> None:
         self.index, self.batch = index, batch
@@ -170,7 +170,9 @@ class LabeledBatches(Dataset[LabeledBatch]):
 
     def __getitem__(self, number: int) -> LabeledBatch:
         first = number * self.batch
-        positions = range(first, min(first + self.batch, len(self.index)))
+        count = len(self.index)
+        places = range(first, min(first + self.batch, count))
+        positions = [shuffled(place, count, seed=0, stream="labeled once") for place in places]
         unused = generator(0, "no draws", 0)  # one size and no flip: there is nothing to draw
         return collate_samples([self.views(self.index, p, unused) for p in positions])
 

@@ -25,8 +25,10 @@ NUM_CLASSES = 10
 SCAN_SHARES = (0.6, 0.8)  # of each class: up to here for train, from there to here for val
 VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its box is exact
 RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
-MARGIN = 1  # empty cells around a scan: room for its edges to fade in
-CELL = 6  # pixels per scan cell while its outline is found
+MARGIN = 3  # empty cells around a scan: room for its corners to turn in
+CELL = 6  # pixels per scan cell while it turns
+MAX_TILT = 30.0  # degrees
+MAX_SQUEEZE = 1.3  # of its width against its height, either way
 MAX_OVERLAP = 0.1  # of the smaller box
 ATTEMPTS = 40  # places tried for a digit before it is left out
 
@@ -41,7 +43,7 @@ class SceneOptions:
     size: int = 128  # height and width of an image
     min_digits: int = 3
     max_digits: int = 7
-    min_side: int = 20  # height of a digit in pixels
+    min_side: int = 20  # longer side of a digit in pixels
     max_side: int = 52
     clutter: float = 1.0  # amount of thin lines and pixel noise
     imbalance: float = 0.0  # class k is as frequent as (k + 1) ** -imbalance
@@ -51,7 +53,6 @@ class SceneOptions:
         _check_range("size", self.size, low=32, high=4096)
         _check_range("max_digits", self.max_digits, low=1, high=100)
         _check_range("min_digits", self.min_digits, low=1, high=self.max_digits)
-        # Half the image, because then even a wide digit has room.
         _check_range("max_side", self.max_side, low=8, high=self.size // 2)
         _check_range("min_side", self.min_side, low=8, high=self.max_side)
         _check_range("clutter", self.clutter, low=0, high=5)
@@ -160,7 +161,7 @@ def scans_by_class(split: str) -> tuple[NDArray[np.int64], ...]:
 
 @cache
 def _scans() -> tuple[Pixels, NDArray[np.int64]]:
-    """Opacities (S, 10, 10) with their margin, and labels (S,), of all scans."""
+    """Opacities (S, 14, 14) with their margin, and labels (S,), of all scans."""
     # Imported here because it takes a second and only this data set needs it.
     from sklearn.datasets import load_digits
 
@@ -186,8 +187,10 @@ def _arrange(
     for height in heights.tolist():
         label = _draw_label(options.imbalance, random)
         scan = int(random.choice(scans_by_class(split)[label]))
+        tilt = float(random.uniform(-MAX_TILT, MAX_TILT))
+        squeeze = MAX_SQUEEZE ** float(random.uniform(-1, 1))
         for side in (height, options.min_side):
-            patch = _digit_mask(scan, height=side)
+            patch = _digit_mask(scan, tilt, squeeze, side=side)
             corner = _find_place(patch.size, boxes, size=options.size, random=random)
             if corner is not None:
                 placed.append((label, scan, patch, corner))
@@ -203,17 +206,20 @@ def _draw_label(imbalance: float, random: np.random.Generator) -> int:
     return int(np.searchsorted(ceilings[:-1], random.random() * ceilings[-1], side="right"))
 
 
-def _digit_mask(scan: int, *, height: int) -> Image.Image:
-    """The digit's opacity, of the given height or a little less, in the middle of a square.
+def _digit_mask(scan: int, tilt: float, squeeze: float, *, side: int) -> Image.Image:
+    """The digit's opacity, turned and squeezed, in the middle of a square of this side or a little
+    less.
 
     The square is the digit's box: a "1" is a few pixels wide, and a box as narrow as that would
     measure single pixels instead of detection.
     """
     small = Image.fromarray(_scans()[0][scan])
     large = small.resize((small.width * CELL, small.height * CELL), Image.Resampling.BICUBIC)
-    trimmed = _clear_below(large, RIM)
-    width = max(1, round(trimmed.width * height / trimmed.height))
-    grown = trimmed.resize((width, height), Image.Resampling.BICUBIC)
+    trimmed = _clear_below(large.rotate(tilt, Image.Resampling.BICUBIC), RIM)
+    wide, high = trimmed.width * squeeze, trimmed.height
+    scale = side / max(wide, high)
+    size = (max(1, round(wide * scale)), max(1, round(high * scale)))
+    grown = trimmed.resize(size, Image.Resampling.BICUBIC)
     return _framed(_clear_below(grown.point(_sharpened), VISIBLE))
 
 

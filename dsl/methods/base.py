@@ -63,7 +63,7 @@ def counts_of(sums: LossSums, *, shared: bool) -> Tensor:
 
 def normalise(sums: LossSums, counts: Tensor) -> Losses:
     """Sums to means."""
-    num_positives, weight = counts[0].clamp(min=1), counts[1].clamp(min=1e-6)
+    num_positives, weight = counts.clamp(min=1)
     parts = {
         "class": sums.classification / num_positives,
         "box": sums.box / weight,

@@ -72,6 +72,8 @@ class DSL(Method):
         self._progress = progress
         if self.teaching or progress < self.weights.burn_in:
             return False
+        # The average is still far behind a student that learns fast.
+        self.teacher.load_state_dict(self.student.state_dict())
         self.started.fill_(True)
         return True
 

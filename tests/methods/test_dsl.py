@@ -144,11 +144,16 @@ def plain_batch(*, seed: int = 2, truth: tuple[Targets, ...] | None = None) -> B
     return Batch(labeled(), unlabeled)
 
 
-def saying(*images: Targets) -> Callable[[UnlabeledBatch], list[PseudoLabels]]:
+def weak_of(batch: Batch) -> ImageBatch:
+    assert batch.unlabeled is not None
+    return batch.unlabeled.weak
+
+
+def saying(*images: Targets) -> Callable[[ImageBatch], list[PseudoLabels]]:
     """A teacher that says just this, in weak pixels."""
 
-    def pseudo_label(unlabeled: UnlabeledBatch) -> list[PseudoLabels]:
-        assert len(unlabeled) == len(images)
+    def pseudo_label(weak: ImageBatch) -> list[PseudoLabels]:
+        assert len(weak) == len(images)
         return [
             PseudoLabels(
                 Detections(t.boxes, torch.full((len(t),), 0.5), t.labels),
@@ -183,7 +188,7 @@ class Recorder:
 def divided(sums: LossSums, num_positives: Tensor, box_weights: Tensor) -> Tensor:
     """Classification and centerness by N_pos (at least 1), boxes by their weights."""
     count = num_positives.clamp(min=1)
-    return (sums.classification + sums.centerness) / count + sums.box / box_weights.clamp(min=1e-6)
+    return (sums.classification + sums.centerness) / count + sums.box / box_weights.clamp(min=1)
 
 
 def slow_scale(half: DenseOutput, strong: DenseOutput, space: str) -> tuple[Tensor, int]:
@@ -616,16 +621,18 @@ def test_the_filter_judges_by_its_thresholds_and_then_observes() -> None:
     built = method(policy=adaptive(window=1000))
     counts = torch.zeros(3)
     for seed in (2, 3, 4):
-        batch = plain_batch(seed=seed).unlabeled
-        assert batch is not None
+        batch = plain_batch(seed=seed)
         thresholds = built.policy.thresholds().clone()
-        for pseudo in built.pseudo_label(batch):
+        for pseudo in built.pseudo_label(weak_of(batch)):
             found = pseudo.detections
             wanted = found.scores >= thresholds[found.labels]
             assert torch.equal(pseudo.foreground, wanted)
             assert torch.equal(pseudo.ignored, (found.scores > 0.1) & ~wanted)
             counts += found.labels[wanted].bincount(minlength=3)
+        assert torch.equal(built.policy.thresholds(), thresholds)  # asking alone moves nothing
+        losses = built(batch)
         torch.testing.assert_close(built.policy.counts.sum(dim=0), counts)
+        assert losses["fg/img"] > 0
     assert counts.sum() > 5
     assert not torch.equal(thresholds, torch.full((3,), 0.3))
 
@@ -647,10 +654,9 @@ def test_what_the_metanet_doubts_is_ignored_not_background() -> None:
     metanet = MetaNet(3, Opposite(), width=2, bar=0.6, saved=False)
     metanet.learn([labeled()])
     doubting, trusting = method(metanet=metanet), method()
-    batch = plain_batch().unlabeled
-    assert batch is not None
+    weak = weak_of(plain_batch())
     for doubted, trusted in zip(
-        doubting.pseudo_label(batch), trusting.pseudo_label(batch), strict=True
+        doubting.pseudo_label(weak), trusting.pseudo_label(weak), strict=True
     ):
         assert trusted.foreground.any()
         assert not doubted.foreground.any()

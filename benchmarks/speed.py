@@ -5,8 +5,10 @@ Both train all layers from random weights. "network": forward (and backward) of 
 interleaved in one run.
 """
 
+import copy
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 import torchvision
@@ -17,6 +19,7 @@ from dsl.methods.base import counts_of, normalise
 from dsl.models.assign import Assigner
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
+from dsl.models.fold import fold_norms
 from dsl.models.losses import Criterion
 from dsl.models.resnet import ResNet
 from dsl.types import ImageBatch, Targets
@@ -67,17 +70,22 @@ class Ours:
         losses["loss"].backward()
         self.net.zero_grad()
 
+    @cached_property
+    def loaded(self) -> FCOS:
+        """The network as `dsl.load` prepares it."""
+        network = copy.deepcopy(self.net).eval()
+        fold_norms(network)
+        return network.to(memory_format=torch.channels_last)
+
     @torch.inference_mode()
     def infer_network(self) -> None:
-        self.net.eval()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            self.net.dense(self.input)
+            self.loaded.dense(self.input)
 
     @torch.inference_mode()
     def infer_whole(self) -> None:
-        self.net.eval()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            output = self.net(self.images)
+            output = self.loaded(self.images)
         self.decoder(output, self.images.sizes)
 
 

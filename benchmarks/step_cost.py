@@ -39,7 +39,7 @@ def make_method(backbone: str, method: str) -> Method:
     """One preset for both sides; a seed, so that both start from the same weights."""
     settings = {
         "method": method, "model.backbone": backbone, "model.weights": "none",
-        "model.aggregation": "none", "teaching.burn_in": 0.0, f"teaching.{FREE[0]}": FREE[1],
+        "model.aggregation": "off", "teaching.burn_in": 0.0, f"teaching.{FREE[0]}": FREE[1],
     }  # fmt: skip
     config = load_config("large", settings)
     torch.manual_seed(0)

@@ -26,6 +26,7 @@ from dsl.models.assign import Assigner
 from dsl.models.build import build_backbone
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
+from dsl.models.fold import fold_norms
 from dsl.models.instance_features import InstanceFeatures
 from dsl.models.losses import Criterion
 from dsl.models.rla import LayerAggregation
@@ -50,7 +51,7 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
     backbone = build_backbone(model.backbone, "none" if restored else model.weights)
     if model.weights != "none":
         backbone.freeze()
-    if model.aggregation != "none":
+    if model.aggregation != "off":
         backbone = LayerAggregation(backbone, form=model.aggregation, width=model.aggregation_width)
     return FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
 
@@ -89,10 +90,13 @@ def build_policy(config: Config, num_classes: int) -> Policy:
         return FixedThreshold(
             num_classes, background=teaching.background, foreground=teaching.foreground
         )
+    curve = CURVES[teaching.thresholds]
+    if teaching.curve is not None:
+        factor, power, low, high = teaching.curve
+        curve = replace(curve, factor=factor, power=power, low=low, high=high)
     return AdaptiveThreshold(
-        num_classes, background=teaching.background, curve=CURVES[teaching.thresholds],
-        window=teaching.window,
-    )  # fmt: skip
+        num_classes, background=teaching.background, curve=curve, window=teaching.window
+    )
 
 
 def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
@@ -121,7 +125,9 @@ def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Mod
     except RuntimeError as error:
         raise UserError(f"checkpoint: {path} does not fit its own settings") from error
     where = find_device(device)
-    network = network.to(where).to(memory_format=torch.channels_last).eval()
+    network.eval()
+    fold_norms(network)
+    network = network.to(where).to(memory_format=torch.channels_last)
     precision, _ = choose_precision(config.run.precision, where.type)
     return Model(
         Detector(network, Decoder(), precision),
@@ -175,7 +181,7 @@ def build_batches(
             f"{optim.accumulate} parts; choose a multiple of {parts}"
         )
     weak, seed = Weak(views.short_sides, views.max_side, views.flip), config.run.seed
-    strong = STRONG[views.strong]
+    strong = replace(STRONG[views.strong], max_sigma=views.blur)
     tilt = Tilt(0.5) if views.strong == "code" else None
     shuffle = Shuffle(teaching.shuffle_rounds, teaching.shuffle_share)
     of_labeled = LabeledViews(

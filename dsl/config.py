@@ -60,7 +60,7 @@ class ModelConfig(_Section):
             raise ValueError("each level's range must begin where the last one ends: ascending")
         return value
 
-    aggregation: Literal["none", "concat", "add"] = "none"
+    aggregation: Literal["off", "concat", "add"] = "off"
     """Layer aggregation in the backbone (DSL, Eq. 9-10): "concat" as it is known to work, "add" as
     the paper prints it."""
     aggregation_width: PositiveInt = 32
@@ -83,6 +83,8 @@ class ViewsConfig(_Section):
     strong: Literal["ours", "paper", "code"] = "ours"
     """What the strong view adds: "ours" colour, grayscale, blur and cutout; "paper" colour and
     cutout; "code" ours and an affine step."""
+    blur: PositiveFloat = 2.0
+    """Largest blur of the strong view (sigma), in pixels; less for small images."""
     labeled: Literal["weak", "strong"] = "weak"
     """View of the labeled images: weak = resize and flip; or strong."""
     labeled_shuffle: Share = 0.0
@@ -103,6 +105,9 @@ class TeachingConfig(_Section):
     """At or below this score a detection is background (tau1); between the bars it is ignored."""
     foreground: Share = 0.3
     """The bar of "fixed" and "single"."""
+    curve: tuple[PositiveFloat, PositiveFloat, Share, Share] | None = None
+    """Factor, power, least and largest bar of the ones that follow the teacher; "none": as their
+    name says."""
     window: PositiveInt = 1000
     """Unlabeled images that the thresholds look back on."""
     metanet: str = "tf_efficientnet_lite0"

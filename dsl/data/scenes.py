@@ -27,8 +27,8 @@ VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its
 RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
 MARGIN = 3  # empty cells around a scan: room for its corners to turn in
 CELL = 6  # pixels per scan cell while it turns
-MAX_TILT = 30.0  # degrees
-MAX_SQUEEZE = 1.3  # of its width against its height, either way
+MAX_TILT = 15.0  # degrees
+MAX_SQUEEZE = 1.1  # of its width against its height, either way
 MAX_OVERLAP = 0.1  # of the smaller box
 ATTEMPTS = 40  # places tried for a digit before it is left out
 
@@ -95,6 +95,8 @@ def write_scenes(
     counts = dict(zip(SPLITS, (train, val, test), strict=True))
     for split, count in counts.items():
         _check_range(split, count, low=0, high=1_000_000)
+    if labeled is not None:
+        _check_range("labeled", labeled, low=1, high=train - 1)
     out = out.resolve()
     _check_free(out)
     try:
@@ -107,7 +109,6 @@ def write_scenes(
                 _write_split(draft, options, split=split, count=count, done=done, progress=progress)
                 done += count
             if labeled is not None:
-                _check_range("labeled", labeled, low=1, high=train - 1)
                 _part(draft, labeled)
             if out.exists():
                 out.rmdir()  # not every system renames onto a folder, even an empty one

@@ -297,3 +297,19 @@ def test_a_negative_count_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"val: -1 .* from 0"):
         write_scenes(tmp_path / "out", SceneOptions(), val=-1)
     assert not (tmp_path / "out").exists()
+
+
+def test_training_images_can_be_parted_into_labeled_and_unlabeled(tmp_path: Path) -> None:
+    write_scenes(tmp_path / "out", SceneOptions(), train=10, val=1, test=1, labeled=3)
+    train, few, rest = (read_split(tmp_path / "out", n) for n in ("train", "labeled", "unlabeled"))
+    assert len(few["images"]) == 3
+    assert few["images"] + rest["images"] == train["images"]
+    assert few["annotations"] + rest["annotations"] == train["annotations"]
+    assert {a["image_id"] for a in few["annotations"]} <= {i["id"] for i in few["images"]}
+
+
+@pytest.mark.parametrize("labeled", [0, 10, 11])
+def test_both_parts_must_hold_images(tmp_path: Path, labeled: int) -> None:
+    with pytest.raises(UserError, match="labeled"):
+        write_scenes(tmp_path / "out", SceneOptions(), train=10, val=1, test=1, labeled=labeled)
+    assert not (tmp_path / "out").exists()

@@ -90,7 +90,10 @@ def split(folder: Path, percent: int, seed: int) -> tuple[Path, Path | None]:
 
 
 def settings_of(arm: Arm, seed: int, steps: int | None) -> dict[str, Any]:
-    settings: dict[str, Any] = {"run.seed": seed, "method": arm.method}
+    # Evaluated at the end only: nothing is selected, and the time is for training.
+    settings: dict[str, Any] = {
+        "run.seed": seed, "method": arm.method, "run.eval_every": 1_000_000,
+    }  # fmt: skip
     if steps is not None:
         settings["run.steps"] = steps
     if arm.row is not None:

@@ -57,15 +57,14 @@ def closure_bars(
     trained: Trained, seeds: int, *, closure: float, few: float = 0, full: float = 0
 ) -> list[Bar]:
     """The gap, and the conditions without which it says nothing."""
-    rows = {
-        arm: [trained(arm, seed)["test_ap"] for seed in range(seeds)] for arm in (ALL, FEW, FULL)
-    }
-    shares = [(d - f) / (a - f) for a, f, d in zip(rows[ALL], rows[FEW], rows[FULL], strict=True)]
-    gains = [d - f for d, f in zip(rows[FULL], rows[FEW], strict=True)]
+    by_seed = [[trained(arm, s)["test_ap"] for arm in (ALL, FEW, FULL)] for s in range(seeds)]
+    everything, few_labels, taught = (list(column) for column in zip(*by_seed, strict=True))
+    shares = [(d - f) / (a - f) for a, f, d in by_seed]
+    gains = [d - f for _, f, d in by_seed]
     return [
-        Bar("supervised, all labels: AP", statistics.mean(rows[ALL]), full),
-        Bar("supervised, 10 %: AP", statistics.mean(rows[FEW]), few),
-        Bar("DSL, 10 %: AP", statistics.mean(rows[FULL]), 0),
+        Bar("supervised, all labels: AP", statistics.mean(everything), full),
+        Bar("supervised, 10 %: AP", statistics.mean(few_labels), few),
+        Bar("DSL, 10 %: AP", statistics.mean(taught), 0),
         Bar("gap closure, mean of seeds", statistics.mean(shares), closure),
         Bar("least gain of a seed, AP", min(gains), 0),
     ]

@@ -189,11 +189,15 @@ def build_batches(
         strong=strong if views.labeled == "strong" else None,
         shuffle=replace(shuffle, probability=views.labeled_shuffle),
     )
+    of_unlabeled = UnlabeledViews(
+        replace(weak, short_sides=(views.test_short_side,))
+        if teaching.teacher_size == "test"
+        else weak,
+        weak, strong, shuffle, tilt,
+    )  # fmt: skip
     streams: tuple[Stream[Sample], Stream[Pair] | None] = (
         Stream(labeled, of_labeled, seed, "labeled"),
-        None
-        if unlabeled is None
-        else Stream(unlabeled, UnlabeledViews(weak, strong, shuffle, tilt), seed, "unlabeled"),
+        None if unlabeled is None else Stream(unlabeled, of_unlabeled, seed, "unlabeled"),
     )
     return TrainingBatches(*streams, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks)
 

@@ -27,8 +27,8 @@ VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its
 RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
 MARGIN = 3  # empty cells around a scan: room for its corners to turn in
 CELL = 6  # pixels per scan cell while it turns
-MAX_TILT = 15.0  # degrees
-MAX_SQUEEZE = 1.1  # of its width against its height, either way
+MAX_TILT = 18.0  # degrees
+MAX_SQUEEZE = 1.15  # of its width against its height, either way
 MAX_OVERLAP = 0.1  # of the smaller box
 ATTEMPTS = 40  # places tried for a digit before it is left out
 

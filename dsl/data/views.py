@@ -128,15 +128,17 @@ class LabeledViews:
 class UnlabeledViews:
     """Weak and strong views of unlabeled images; each draws its own size and flip."""
 
-    weak: Weak
+    weak: Weak  # of the teacher's view
+    sizes: Weak  # of the student's view
     strong: Strong
     shuffle: Shuffle
     tilt: Tilt | None = None
 
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Pair:
-        read = read_record(index, position, short_side=max(self.weak.short_sides))
+        largest = max(*self.weak.short_sides, *self.sizes.short_sides)
+        read = read_record(index, position, short_side=largest)
         to_weak, weak_moves = self.weak.draw(read, random)
-        to_strong, strong_moves = self.weak.draw(read, random)
+        to_strong, strong_moves = self.sizes.draw(read, random)
         if self.tilt is not None:
             strong_moves += self.tilt.draw(to_strong.target, random)
         strong_moves += self.shuffle.draw(to_strong.target, random)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dsl.data.augment import CUTOUT_COLOR, Hole, Strong
+from dsl.data.augment import Hole, Strong
 from dsl.data.formats import open_dataset
-from dsl.data.views import LabeledViews, Weak
+from dsl.data.views import LabeledViews, Shuffle, UnlabeledViews, Weak
+from dsl.geometry import clip, move_targets
+from dsl.image import MEAN_COLOR
 from dsl.randomness import generator
 
 
@@ -59,7 +61,7 @@ def test_cutout_covers_the_share_it_is_told_to() -> None:
     shares = []
     for draw in range(30):
         cut = strong(image, generator(0, "t", draw))
-        filled = (cut == torch.tensor(CUTOUT_COLOR, dtype=torch.uint8)[:, None, None]).all(dim=0)
+        filled = (cut == torch.tensor(MEAN_COLOR, dtype=torch.uint8)[:, None, None]).all(dim=0)
         shares.append(filled.float().mean().item())
     assert 0.08 < min(shares) <= max(shares) < 0.22
     assert image.sum() == 0  # the original is untouched
@@ -80,3 +82,36 @@ def test_the_smallest_images_survive(size: tuple[int, int]) -> None:
     image = torch.full((3, *size), 100, dtype=torch.uint8)
     for draw in range(30):
         assert Strong()(image, generator(0, "t", draw)).shape == image.shape
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_the_recorded_geometry_leads_from_the_weak_view_to_the_strong_one(
+    coco: Callable[..., Path], rounds: int
+) -> None:
+    """Boxes of the weak view, replayed, lie on bright pixels of the strong view and on all of
+    them."""
+    index = open_dataset(coco(count=6))
+    plain = Strong(jitter=0, grayscale=0, blur=0, holes=())
+    views = UnlabeledViews(
+        Weak((96,), 200, flip=True), Weak((64, 128), 260, flip=True), plain, Shuffle(rounds)
+    )
+    for position in range(6):
+        for draw in range(4):
+            pair = views(index, position, generator(0, "pair", draw))
+            assert pair.truth is not None
+            height, width = pair.strong.shape[-2:]
+            moved = clip(move_targets(pair.truth, pair.moves), height, width)
+            bright = (pair.strong[0] > 150).numpy()
+            covered = np.zeros_like(bright)
+            for x1, y1, x2, y2 in moved.boxes.round().int().tolist():
+                covered[y1:y2, x1:x2] = True
+            differing = (bright != covered).sum()
+            around = sum(2 * float((b[2:] - b[:2]).sum()) for b in moved.boxes)
+            assert differing <= 2 * around + 8  # two pixels along the borders
+
+
+def test_the_truth_of_a_set_without_labels_is_unknown(coco: Callable[..., Path]) -> None:
+    index = open_dataset(coco(count=2).parent / "images")
+    weak = Weak((64,), 200, flip=False)
+    pair = UnlabeledViews(weak, weak, Strong(), Shuffle(2))(index, 0, generator(0, "pair", 0))
+    assert pair.truth is None

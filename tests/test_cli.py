@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from dsl import cli
-from dsl.cli import seconds_of
+from dsl.cli.train import seconds_of
 from dsl.errors import UserError
 
 Coco = Callable[..., Path]

@@ -1,0 +1,83 @@
+"""What one does with a trained detector: `dsl eval` and `dsl predict`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsl.cli.common import Device, console
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt or last.pt of a run.")],
+    data: Annotated[Path, typer.Argument(help="A labeled set.")],
+    voc: Annotated[bool, typer.Option("--voc", help="VOC's AP50 too.")] = False,
+    store: Annotated[
+        bool,
+        typer.Option("--store/--no-store", help="Keep the best-F1 thresholds in the checkpoint."),
+    ] = True,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure a detector: COCO's table, AP per class, best-F1 thresholds.
+
+    dsl eval runs/first/best.pt data/val.json
+    """
+    import json
+
+    from dsl import api
+    from dsl.report.tables import class_table, coco_table, percent
+
+    metrics = api.evaluate(checkpoint, data, voc=voc, store=store, device=device, console=console())
+    screen = console()
+    screen.print(coco_table(metrics, f"{checkpoint} on {data}"))
+    screen.print(class_table(metrics, metrics["thresholds"], voc=metrics.get("voc")))
+    if voc:
+        of_voc = metrics["voc"]
+        screen.print(
+            f"VOC AP50: {percent(of_voc['ap'])} (area), "
+            f"{percent(of_voc['ap_11_point'])} (11 points)"
+        )
+    if json_file is not None:
+        json_file.write_text(json.dumps(metrics, indent=2) + "\n")
+
+
+def predict(
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt or last.pt of a run.")],
+    images: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for drawn images and detections.json.")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Least score; default: each class's operating point."),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Detect objects in images; draw them, and write COCO-format JSON.
+
+    dsl predict runs/first/best.pt photos/ --out found
+    """
+    from rich.table import Table
+
+    from dsl import api
+
+    screen = console()
+    found = api.predict(
+        checkpoint, images, out=out, threshold=threshold, device=device, console=screen
+    )
+    classes = api.load(checkpoint, device="cpu").classes
+    table = Table("image", "objects", "found")
+    for path, detections in found[:50]:
+        counts: dict[str, int] = {}
+        for label in detections.labels.tolist():
+            counts[classes[label]] = counts.get(classes[label], 0) + 1
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        table.add_row(str(path), str(len(detections)), listed or "nothing")
+    screen.print(table)
+    if len(found) > 50:
+        screen.print(f"and {len(found) - 50} more images")
+    if out is not None:
+        screen.print(f"written: {out}/images, {out}/detections.json")

@@ -7,35 +7,31 @@ initialisation. `--part closure` (default), `order` (paired comparisons of the p
 `ablations` (every other row, one seed), or `bccd`, `animals` (photos, where ../shared is present).
 """
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.bars import Bar, finish, parser
-from benchmarks.cells import ROOT, WORK, Arm, Dataset, cell
+from dsl.bench.cells import Arm, Cell, Dataset, Runner
+from dsl.bench.run import digit_scenes, table_of
+from dsl.bench.summary import summarise
 from dsl.config import shipped_recipes
-from dsl.data.scenes import SceneOptions, write_scenes
 
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "quality"
+WORK = ROOT / "runs" / "quality"
 SHARED = ROOT.parent / "shared" / "data"
 
 
-def scenes() -> Path:
-    """Digit scenes, drawn once. Not the default seed: that one was looked at while tuning."""
-    folder = WORK / "scenes"
-    if not folder.exists():
-        write_scenes(folder, SceneOptions(seed=2022), train=1000, val=200, test=500)
-    return folder
+def dataset_of(part: str) -> Dataset:
+    if part == "bccd":
+        return Dataset("bccd", "bccd", SHARED / "bccd")
+    if part == "animals":
+        return Dataset("animals", "animals", SHARED / "coco_animals10_256")
+    return Dataset("digits", "digits", digit_scenes(WORK))
 
-
-DIGITS = Dataset("digits", "digits", scenes, "val.json", "test.json")
-BCCD = Dataset("bccd", "bccd", lambda: SHARED / "bccd", "val.json", "test.json")
-ANIMALS = Dataset(
-    "animals", "animals", lambda: SHARED / "coco_animals10_256", "val.json", "val.json"
-)
 
 ALL = Arm("supervised", "supervised", percent=100)
 FEW = Arm("supervised", "supervised", percent=10)
@@ -50,22 +46,21 @@ ORDER = [
     ("teacher-ema", "teacher-none"),
     ("dsl", "component-af"),
 ]
-Trained = Callable[[Arm, int], dict[str, Any]]
+Trained = Callable[[Arm, int], Cell]
 
 
 def closure_bars(
     trained: Trained, seeds: int, *, closure: float, few: float = 0, full: float = 0
 ) -> list[Bar]:
     """The gap, and the conditions without which it says nothing."""
-    by_seed = [[trained(arm, s)["test_ap"] for arm in (ALL, FEW, FULL)] for s in range(seeds)]
-    everything, few_labels, taught = (list(column) for column in zip(*by_seed, strict=True))
-    shares = [(d - f) / (a - f) for a, f, d in by_seed]
-    gains = [d - f for _, f, d in by_seed]
+    cells = [trained(arm, seed) for seed in range(seeds) for arm in (ALL, FEW, FULL)]
+    everything, few_labels, taught = summarise(cells)
+    gains = [t.test_ap - f.test_ap for t, f in zip(taught.cells, few_labels.cells, strict=True)]
     return [
-        Bar("supervised, all labels: AP", statistics.mean(everything), full),
-        Bar("supervised, 10 %: AP", statistics.mean(few_labels), few),
-        Bar("DSL, 10 %: AP", statistics.mean(taught), 0),
-        Bar("gap closure, mean of seeds", statistics.mean(shares), closure),
+        Bar("supervised, all labels: AP", everything.mean, full),
+        Bar("supervised, 10 %: AP", few_labels.mean, few),
+        Bar("DSL, 10 %: AP", taught.mean, 0),
+        Bar("gap closure, mean of seeds", taught.closure or 0.0, closure),
         Bar("least gain of a seed, AP", min(gains), 0),
     ]
 
@@ -75,25 +70,27 @@ def order_bars(trained: Trained, seeds: int) -> list[Bar]:
     bars = []
     for better, worse in ORDER:
         pairs = [
-            trained(ARMS[better], seed)["test_ap"] - trained(ARMS[worse], seed)["test_ap"]
+            trained(ARMS[better], seed).test_ap - trained(ARMS[worse], seed).test_ap
             for seed in range(seeds)
         ]
         bars.append(Bar(f"{better} - {worse}: least difference", min(pairs), 0.0))
     return bars
 
 
-def print_rows(cells: list[dict[str, Any]], console: Console) -> None:
-    """Every cell that this run looked at."""
-    table = Table("arm", "labels", "seed", "AP", "AP50", "fg/img", "precision", "recall", "time")
-    for c in cells:
-        taught = c["teaching"] or {}
-        shown = [taught.get(name) for name in ("foreground", "precision", "recall")]
-        table.add_row(
-            c["arm"], f"{c['percent']} %", str(c["seed"]), f"{c['test_ap']:.1f}",
-            f"{c['test_ap50']:.1f}", *("-" if v is None else f"{v:.2f}" for v in shown),
-            f"{c['seconds'] / 60:.1f} min",
-        )  # fmt: skip
-    console.print(table)
+def bars_of(part: str, trained: Trained, seeds: int, *, seen: Sequence[Cell]) -> list[Bar]:
+    """`seen`: what `trained` has given so far."""
+    if part == "order":
+        return order_bars(trained, seeds)
+    if part == "ablations":
+        return [Bar(f"{name}: AP", trained(arm, 0).test_ap, 0) for name, arm in ARMS.items()]
+    if part == "bccd":
+        return closure_bars(trained, seeds, closure=0.5)
+    if part == "animals":
+        bars = closure_bars(trained, seeds, closure=0.3)
+        return [*bars[:-1], Bar("least gain of a seed, AP", bars[-1].value, 2.0)]
+    bars = closure_bars(trained, seeds, closure=0.75, few=32, full=85)
+    longest = max(c.seconds for c in seen if c.arm == "supervised") / 60
+    return [*bars, Bar("longest supervised training", longest, 8, at_least=False, unit=" min")]
 
 
 def main() -> None:
@@ -104,30 +101,19 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=None, help="other than the recipe's: a trial")
     arguments = options.parse_args()
     console = Console(highlight=False, width=110)
-    dataset = {"bccd": BCCD, "animals": ANIMALS}.get(arguments.part, DIGITS)
-    cells: dict[str, dict[str, Any]] = {}
+    dataset = dataset_of(arguments.part)
+    runner = Runner(RESULTS, WORK, console, arguments.steps)
+    cells: list[Cell] = []
 
-    def trained(arm: Arm, seed: int) -> dict[str, Any]:
-        result = cell(dataset, arm, seed, steps=arguments.steps, console=console)
-        cells[f"{arm.name}-{arm.percent}-{seed}"] = result
-        return result
+    def trained(arm: Arm, seed: int) -> Cell:
+        cell = runner.cell(dataset, arm, seed)
+        if cell not in cells:
+            cells.append(cell)
+        return cell
 
-    seeds = arguments.seeds
-    if arguments.part == "closure":
-        bars = closure_bars(trained, seeds, closure=0.75, few=32, full=85)
-        longest = max(c["seconds"] for c in cells.values() if c["arm"] == "supervised") / 60
-        bars.append(Bar("longest supervised training", longest, 8, at_least=False, unit=" min"))
-    elif arguments.part == "order":
-        bars = order_bars(trained, seeds)
-    elif arguments.part == "ablations":
-        bars = [Bar(f"{name}: AP", trained(arm, 0)["test_ap"], 0) for name, arm in ARMS.items()]
-    elif arguments.part == "bccd":
-        bars = closure_bars(trained, seeds, closure=0.5)
-    else:
-        bars = closure_bars(trained, seeds, closure=0.3)
-        bars[-1] = Bar("least gain of a seed, AP", bars[-1].value, 2.0)
-    print_rows(list(cells.values()), console)
-    finish("quality", bars, json_file=arguments.json, details={"cells": list(cells.values())})
+    bars = bars_of(arguments.part, trained, arguments.seeds, seen=cells)
+    console.print(table_of(summarise(cells)))
+    finish("quality", bars, json_file=arguments.json, details={"cells": [asdict(c) for c in cells]})
 
 
 if __name__ == "__main__":

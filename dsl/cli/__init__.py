@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from dsl.cli.bench import bench
 from dsl.cli.data import scenes
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, predict
@@ -22,6 +23,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(demo)
+app.command()(bench)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)

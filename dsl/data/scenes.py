@@ -1,4 +1,4 @@
-"""The embedded data set "digit scenes": real handwritten digits pasted into drawn scenes.
+"""The embedded data set "digit scenes": real handwritten digits on tiles, pasted into drawn scenes.
 
 The digits are the 1,797 scans that scikit-learn carries, so a whole experiment runs without a
 download. Equal options give equal annotations and equal pixels, and more images never change the
@@ -27,8 +27,9 @@ VISIBLE = 32  # opacity of 255 below which a digit's rim is cleared, so that its
 RIM = 80  # opacity at which a digit is cut; what is fainter would be sharpened away later
 MARGIN = 3  # empty cells around a scan: room for its corners to turn in
 CELL = 6  # pixels per scan cell while it turns
-MAX_TILT = 18.0  # degrees
-MAX_SQUEEZE = 1.15  # of its width against its height, either way
+MAX_TILT = 28.0  # degrees
+MAX_SQUEEZE = 1.25  # of its width against its height, either way
+TILE, DIGIT = (100, 136), (165, 256)  # range of each colour, half-open; backgrounds are below 85
 MAX_OVERLAP = 0.1  # of the smaller box
 ATTEMPTS = 40  # places tried for a digit before it is left out
 
@@ -66,7 +67,7 @@ class Digit:
 
     label: int  # 0..9, what it shows
     scan: int  # its number in scikit-learn's set
-    box: Box  # xyxy, half-open: the square in whose middle it lies, as wide as its longer side
+    box: Box  # xyxy, half-open: its tile, a square as wide as its longer side
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,13 @@ def draw_scene(options: SceneOptions, split: str, *, number: int) -> Scene:
     _draw_lines(canvas, random, clutter=options.clutter)
     digits = []
     for label, scan, patch, (left, top) in _arrange(options, split, random=random):
-        tint = tuple(int(v) for v in random.integers(165, 256, 3))
-        canvas.paste(tint, (left, top), patch)
         box = (left, top, left + patch.width, top + patch.height)
+        # Between the darkest digit and the brightest background: the border of a box can be seen.
+        tile, tint = (
+            tuple(int(v) for v in random.integers(*shades, 3)) for shades in (TILE, DIGIT)
+        )
+        canvas.paste(tile, box)
+        canvas.paste(tint, (left, top), patch)
         digits.append(Digit(label=label, scan=scan, box=box))
     return Scene(_add_noise(canvas, random, clutter=options.clutter), tuple(digits))
 
@@ -211,8 +216,8 @@ def _digit_mask(scan: int, tilt: float, squeeze: float, *, side: int) -> Image.I
     """The digit's opacity, turned and squeezed, in the middle of a square of this side or a little
     less.
 
-    The square is the digit's box: a "1" is a few pixels wide, and a box as narrow as that would
-    measure single pixels instead of detection.
+    The square is the digit's tile and box: a "1" is a few pixels wide, and a box as narrow as that
+    would measure single pixels instead of detection.
     """
     small = Image.fromarray(_scans()[0][scan])
     large = small.resize((small.width * CELL, small.height * CELL), Image.Resampling.BICUBIC)

@@ -1,0 +1,161 @@
+"""Trained cells of a comparison: data set x arm x seed, each trained once and kept.
+
+A finished cell is a JSON file, keyed by its settings and by the code that trains, so that a stopped
+run goes on; delete a file to train it anew. All arms of a data set share backbone, augmentation of
+the labeled images and optimizer steps; the averaged weights of the last step are measured, nothing
+is selected by score.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dsl import api
+from dsl.config import load_config, own_settings
+from dsl.data.split_pairs import write_split
+from dsl.errors import UserError
+
+PACKAGE = Path(__file__).parents[1]
+# What changes a trained weight; the rest of the package may change without retraining. Recipes are
+# in the key as the settings that they come to.
+TRAINING_CODE = (
+    "geometry.py", "image.py", "randomness.py", "types.py", "data/augment.py", "data/views.py",
+    "data/loader.py", "data/scenes.py", "models", "ssod", "methods", "engine/optim.py",
+    "engine/train.py",
+)  # fmt: skip
+TAUGHT = ("foreground", "ignored", "rejected", "precision", "precision_any_class", "recall")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A folder with train.json, val.json and perhaps test.json, and the recipe for it."""
+
+    name: str
+    recipe: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        for file in ("train.json", "val.json"):
+            if not (self.folder / file).is_file():
+                raise UserError(f"{self.folder}: no {file}; a data set to compare on needs one")
+
+    @property
+    def test(self) -> Path:
+        """What is reported on. Nothing is selected on val.json, so it serves where there is no
+        other, but tuning must then happen elsewhere."""
+        file = self.folder / "test.json"
+        return file if file.is_file() else self.folder / "val.json"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row: a method on a share of the labels. `row`: an ablation recipe whose own settings are
+    laid over the data set's recipe."""
+
+    name: str
+    method: str = "dsl"
+    percent: float = 10
+    row: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one training came to; AP in percent."""
+
+    key: str
+    data: str
+    arm: str
+    percent: float
+    seed: int
+    steps: int
+    seconds: float
+    test_ap: float
+    test_ap50: float
+    val_ap: float
+    teaching: Mapping[str, float | None] | None  # counts of pseudo-labels, and how right they were
+
+    def taught(self, name: str) -> float | None:
+        return None if self.teaching is None else self.teaching.get(name)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Trains what is not there yet."""
+
+    results: Path  # one JSON file per finished cell
+    work: Path  # run folders and splits; may be deleted
+    console: Console
+    steps: int | None = None  # other than the recipe's: a trial
+
+    def cell(self, dataset: Dataset, arm: Arm, seed: int) -> Cell:
+        """The result of one cell: from its file, or trained now."""
+        settings = self._settings(arm, seed)
+        config = load_config(dataset.recipe, settings).model_dump(mode="json")
+        key = hashlib.sha256(json.dumps([config, code_hash()]).encode()).hexdigest()[:16]
+        file = self.results / f"{dataset.name}-{arm.name}-{arm.percent:g}-seed{seed}.json"
+        if file.exists() and (kept := Cell(**json.loads(file.read_text()))).key == key:
+            return kept
+        run = self.work / file.stem
+        shutil.rmtree(run, ignore_errors=True)
+        self.console.print(f"{dataset.name}: {arm.name}, {arm.percent:g} % labeled, seed {seed}")
+        labeled, unlabeled = self._split(dataset, arm.percent, seed)
+        outcome = api.train(
+            labeled, unlabeled=unlabeled if arm.method == "dsl" else None, out=run,
+            val=dataset.folder / "val.json", recipe=dataset.recipe, settings=settings,
+            console=self.console,
+        )  # fmt: skip
+        if not outcome.finished:
+            raise KeyboardInterrupt
+        tested = api.evaluate(run / "last.pt", dataset.test, store=False)
+        cell = Cell(
+            key=key, data=dataset.name, arm=arm.name, percent=arm.percent, seed=seed,
+            steps=outcome.position.step, seconds=round(outcome.position.seconds, 1),
+            test_ap=100 * (tested["ap"] or 0), test_ap50=100 * (tested["ap50"] or 0),
+            val_ap=100 * ((outcome.metrics or {})["ap"] or 0), teaching=_taught(run),
+        )  # fmt: skip
+        self.results.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(cell), indent=2) + "\n")
+        return cell
+
+    def _settings(self, arm: Arm, seed: int) -> dict[str, Any]:
+        # Evaluated at the end only: nothing is selected, and the time is for training.
+        settings: dict[str, Any] = {
+            "run.seed": seed, "method": arm.method, "run.eval_every": 1_000_000,
+        }  # fmt: skip
+        if self.steps is not None:
+            settings |= {"run.steps": self.steps, "run.epochs": None}
+        if arm.row is not None:
+            settings |= own_settings(arm.row)
+        return settings | dict(arm.settings)
+
+    def _split(self, dataset: Dataset, percent: float, seed: int) -> tuple[Path, Path | None]:
+        if percent == 100:
+            return dataset.folder / "train.json", None
+        out = self.work / "splits" / f"{dataset.name}-{percent:g}-{seed}"
+        shutil.rmtree(out, ignore_errors=True)
+        files = write_split(dataset.folder / "train.json", out, percent=percent, seed=seed)
+        return files.labeled, files.unlabeled
+
+
+def code_hash() -> str:
+    """Of the code that changes a trained weight."""
+    digest = hashlib.sha256()
+    for name in TRAINING_CODE:
+        path = PACKAGE / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _taught(run: Path) -> dict[str, float | None] | None:
+    """What was taught last."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    figures = [line for line in lines if line["kind"] == "teaching"]
+    return {name: figures[-1].get(name) for name in TAUGHT} if figures else None

@@ -1,0 +1,120 @@
+"""`dsl bench`: plan the cells, train those that are missing, write the comparison down."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dsl.bench.cells import Arm, Cell, Dataset, Runner
+from dsl.bench.pages import markdown, plot, put_into
+from dsl.bench.summary import BASELINE, Row, summarise
+from dsl.config import shipped_recipes
+from dsl.data.scenes import SceneOptions, write_scenes
+from dsl.errors import UserError
+
+DIGITS = "digits"
+SEED = 2022  # of the scenes that are reported on; the default seed was looked at while tuning
+QUICK_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared."""
+
+    datasets: tuple[Dataset, ...]
+    arms: tuple[Arm, ...]
+    seeds: int
+    steps: int | None = None
+
+
+def plan_of(
+    out: Path, *, data: Sequence[str], methods: Sequence[str], percents: Sequence[float],
+    seeds: int, steps: int | None = None, quick: bool = False,
+) -> Plan:  # fmt: skip
+    """From names: "digits" or FOLDER[@RECIPE]; "supervised", "dsl" or an ablation's recipe."""
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: at least one")
+    for percent in percents:
+        if not 0 < percent <= 100:
+            raise UserError(f"--percent {percent:g}: expected a share of the labels, up to 100")
+    arms = [
+        _arm(method, percent)
+        for method in methods
+        for percent in percents
+        # With all labels nothing is left to learn without them.
+        if percent < 100 or method == BASELINE
+    ]
+    if not arms:
+        raise UserError("--percent 100: leaves nothing unlabeled; add a smaller share")
+    datasets = tuple(_dataset(name, out, quick=quick) for name in data)
+    if quick:
+        seeds, steps = 1, QUICK_STEPS
+    return Plan(datasets, tuple(arms), seeds, steps)
+
+
+def run_bench(
+    out: Path, plan: Plan, *, console: Console, command: str, into: Path | None = None
+) -> list[Row]:
+    """Every cell of the plan, seed by seed; what is finished is written after each one."""
+    runner = Runner(out / "cells", out / "work", console, plan.steps)
+    cells: list[Cell] = []
+    for seed in range(plan.seeds):
+        for dataset in plan.datasets:
+            for arm in plan.arms:
+                cells.append(runner.cell(dataset, arm, seed))
+                _write(out, cells, command)
+    rows = summarise(cells)
+    if into is not None:
+        for name in dict.fromkeys(row.data for row in rows):
+            text = markdown([row for row in rows if row.data == name], command=command)
+            put_into(into, name, text)
+    return rows
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """The comparison on a terminal."""
+    table = Table("data", "method", "labels", "AP", "gap closure", "precision", "recall", "time")
+    for row in rows:
+        shown = (row.closure, row.taught("precision"), row.taught("recall"))
+        table.add_row(
+            row.data, row.arm, f"{row.percent:g} %", f"{row.mean:.1f} ± {row.spread:.1f}",
+            *("-" if value is None else f"{value:.2f}" for value in shown),
+            f"{row.minutes:.1f} min",
+        )  # fmt: skip
+    return table
+
+
+def _write(out: Path, cells: Sequence[Cell], command: str) -> None:
+    rows = summarise(cells)
+    (out / "results.json").write_text(json.dumps([asdict(c) for c in cells], indent=2) + "\n")
+    (out / "results.md").write_text(markdown(rows, command=command))
+    plot(rows, out / "results.png")
+
+
+def _arm(method: str, percent: float) -> Arm:
+    if method in (BASELINE, "dsl"):
+        return Arm(method, method, percent)
+    row = f"ablations/{method}"
+    if row not in shipped_recipes():
+        known = [r.removeprefix("ablations/") for r in shipped_recipes() if "ablations/" in r]
+        raise UserError(f"--method {method}: expected supervised, dsl or one of {', '.join(known)}")
+    return Arm(method, "dsl", percent, row)
+
+
+def _dataset(name: str, out: Path, *, quick: bool) -> Dataset:
+    if name == DIGITS:
+        return Dataset(DIGITS, DIGITS, digit_scenes(out / "work", quick=quick))
+    folder, _, recipe = name.partition("@")
+    return Dataset(Path(folder).resolve().name, recipe or "small", Path(folder))
+
+
+def digit_scenes(work: Path, *, quick: bool = False) -> Path:
+    """The embedded data set, drawn once."""
+    folder = work / ("scenes-quick" if quick else "scenes")
+    if not folder.exists():
+        train, val, test = (60, 10, 10) if quick else (1000, 200, 500)
+        write_scenes(folder, SceneOptions(seed=SEED), train=train, val=val, test=test)
+    return folder

@@ -1,0 +1,80 @@
+"""`dsl bench` from plan to pages, with real (very short) trainings."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dsl.bench import cells as cells_module
+from dsl.bench.cells import Arm, Dataset
+from dsl.bench.run import plan_of, run_bench
+from dsl.errors import UserError
+
+QUIET = Console(quiet=True)
+
+
+def test_a_finished_cell_is_never_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(
+        tmp_path, data=["digits"], methods=["supervised", "dsl"], percents=[50], seeds=5,
+        quick=True,
+    )  # fmt: skip
+    assert plan.seeds == 1
+    rows = run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
+    assert [(row.arm, row.percent, len(row.cells)) for row in rows] == [
+        ("supervised", 50, 1), ("dsl", 50, 1),
+    ]  # fmt: skip
+    assert {path.name for path in tmp_path.glob("results.*")} == {
+        "results.json", "results.md", "results.png",
+    }  # fmt: skip
+    assert len(json.loads((tmp_path / "results.json").read_text())) == 2
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("trained a finished cell")
+
+    monkeypatch.setattr(cells_module.api, "train", refuse)
+    again = run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
+    assert again == rows
+    monkeypatch.setattr(cells_module, "code_hash", lambda: "other code")
+    with pytest.raises(AssertionError, match="trained a finished cell"):
+        run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
+
+
+def test_a_plan_leaves_out_what_has_nothing_unlabeled(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path, data=["digits"], methods=["supervised", "dsl", "single-1"],
+        percents=[10, 100], seeds=2, quick=True,
+    )  # fmt: skip
+    assert [(arm.name, arm.percent) for arm in plan.arms] == [
+        ("supervised", 10), ("supervised", 100), ("dsl", 10), ("single-1", 10),
+    ]  # fmt: skip
+    assert plan.arms[-1] == Arm("single-1", "dsl", 10, "ablations/single-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"methods": ["dls"]}, "--method dls"),
+        ({"percents": [0]}, "--percent 0"),
+        ({"percents": [101]}, "--percent 101"),
+        ({"seeds": 0}, "--seeds 0"),
+        ({"methods": ["dsl"], "percents": [100]}, "nothing unlabeled"),
+        ({"data": ["nowhere"]}, r"no train\.json"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    options = {"data": ["digits"], "methods": ["dsl"], "percents": [10], "seeds": 1, "quick": True}
+    with pytest.raises(UserError, match=message):
+        plan_of(tmp_path, **(options | change))  # type: ignore[arg-type]
+
+
+def test_val_is_reported_on_where_there_is_no_test(tmp_path: Path) -> None:
+    for name in ("train.json", "val.json"):
+        (tmp_path / name).write_text("{}")
+    assert Dataset("x", "small", tmp_path).test == tmp_path / "val.json"
+    (tmp_path / "test.json").write_text("{}")
+    assert Dataset("x", "small", tmp_path).test == tmp_path / "test.json"

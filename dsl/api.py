@@ -47,14 +47,24 @@ def train(
     unlabeled images. `recipe` is a shipped recipe's name or a TOML file; `settings` are dotted
     overrides such as {"run.steps": 500, "views.flip": False}.
     """
+    config = settings_for(
+        labeled, val=val, unlabeled=unlabeled, method=method, recipe=recipe, settings=settings
+    )
+    return train_config(config, out, init=init, console=console)
+
+
+def settings_for(
+    labeled: str | Path, *, val: str | Path | None = None, unlabeled: str | Path | None = None,
+    method: str | None = None, recipe: str = "small", settings: Mapping[str, Any] | None = None,
+) -> Config:  # fmt: skip
+    """The complete settings that these arguments of `train` come to."""
     paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
     given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
     if method is not None:
         given["method"] = method
     elif unlabeled is not None and not states(recipe, "method"):
         given["method"] = "dsl"
-    config = load_config(recipe, {**given, **(settings or {})})
-    return train_config(config, out, init=init, console=console)
+    return load_config(recipe, {**given, **(settings or {})})
 
 
 def train_config(
@@ -62,11 +72,16 @@ def train_config(
 ) -> Outcome:
     """Train by complete settings."""
     folder = Path(out)
+    refuse_existing(folder)
+    return Training(config, folder, console, init=None if init is None else Path(init)).run()
+
+
+def refuse_existing(folder: Path) -> None:
+    """A run's folder must be new, or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
         )
-    return Training(config, folder, console, init=None if init is None else Path(init)).run()
 
 
 def resume(run: str | Path, *, console: Console = _QUIET) -> Outcome:

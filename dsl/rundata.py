@@ -1,6 +1,6 @@
 """The data sets of a run: opened, checked and in one class order, before anything is created."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from rich.console import Console
@@ -40,31 +40,55 @@ class RunData:
         return digest.hexdigest()
 
 
-def open_run_data(paths: DataConfig, *, seed: int, console: Console) -> RunData:
-    """Open and check everything that the user named; says what was found and decided."""
+def open_run_data(
+    paths: DataConfig, *, seed: int, console: Console, sample: int | None = None
+) -> RunData:
+    """Open and check everything that the user named; says what was found and decided.
+
+    `sample`: look at so many images of each set, not at all labeled and validation images.
+    """
     if not paths.labeled:
         raise UserError("--labeled: name the labeled data (COCO JSON, VOC folder or YOLO yaml)")
-    labeled = open_labeled(paths.labeled, role="labeled", split="train", console=console)
+    labeled = open_labeled(
+        paths.labeled, role="labeled", split="train", console=console, sample=sample
+    )
     if paths.val is None:
         labeled, val = hold_out(labeled, HELD_OUT, seed=seed)
         console.print(f"val: none given, so {len(val)} of the labeled images are held out for it")
     else:
-        val = open_labeled(paths.val, role="val", split="val", console=console)
+        val = open_labeled(paths.val, role="val", split="val", console=console, sample=sample)
         val = align_classes(val, labeled.classes, owner=str(labeled.source))
     unlabeled = None
     if paths.unlabeled is not None:
         unlabeled = open_dataset(paths.unlabeled, split="train")
-        unlabeled = _check(unlabeled, "unlabeled", console, sample=UNLABELED_SAMPLE)
+        unlabeled = _measurable(unlabeled, labeled)
+        unlabeled = _check(unlabeled, "unlabeled", console, sample=sample or UNLABELED_SAMPLE)
     return RunData(labeled, val, unlabeled)
 
 
-def open_labeled(path: str, *, role: str, split: str, console: Console) -> Index:
-    """A labeled set with every image looked at."""
+def open_labeled(
+    path: str, *, role: str, split: str, console: Console, sample: int | None = None
+) -> Index:
+    """A labeled set with every image looked at, or `sample` of them."""
     index = open_dataset(path, split=split)
     annotations_of(index)
     if not index.classes:
         raise UserError(f"{index.source}: declares no classes")
-    return _check(index, role, console)
+    return _check(index, role, console, sample=sample)
+
+
+def _measurable(unlabeled: Index, labeled: Index) -> Index:
+    """Labels of the unlabeled set measure the teacher, so they must mean the same classes; those
+    of other classes are left behind."""
+    if unlabeled.annotations is None or unlabeled.classes == labeled.classes:
+        return unlabeled
+    if set(unlabeled.classes) <= set(labeled.classes):
+        known = replace(unlabeled, classes_declared=False)  # it may lack some
+        return align_classes(known, labeled.classes, owner=str(labeled.source))
+    note = f"{unlabeled.source}: its labels are of other classes, so they measure nothing"
+    return replace(
+        unlabeled, annotations=None, classes=(), category_ids=(), notes=(*unlabeled.notes, note)
+    )
 
 
 def annotations_of(index: Index) -> Annotations:

@@ -46,7 +46,7 @@ from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
 from dsl.engine.progress import CountBar, TrainBar
-from dsl.engine.train import Observer, Position, fit
+from dsl.engine.train import Observer, Position, Step, fit
 from dsl.errors import UserError
 from dsl.inference import Detector, autocast
 from dsl.methods.dsl import DSL
@@ -58,7 +58,7 @@ from dsl.models.instance_features import InstanceFeatures
 from dsl.models.weights import load_tensors
 from dsl.report.tables import percent
 from dsl.report.teaching import Taught, write_teaching
-from dsl.rundata import annotations_of, open_run_data
+from dsl.rundata import RunData, annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
 EVAL_BATCH = 8
@@ -81,8 +81,10 @@ class Training:
     def __init__(
         self, config: Config, folder: Path, console: Console, *,
         init: Path | None = None, checkpoint: Checkpoint | None = None,
+        rehearsed_on: RunData | None = None,
     ) -> None:  # fmt: skip
-        """`init`: a detector to start from. `checkpoint`: where to go on."""
+        """`init`: a detector to start from. `checkpoint`: where to go on. `rehearsed_on`: open
+        nothing and take pretrained weights as absent, this is a dry run on these data."""
         self.fabric, precision, note = build_fabric(config)
         # What "auto" came to is kept, so that a resumed run and the finished detector use the same.
         run = config.run.model_copy(update={"precision": precision})
@@ -92,7 +94,9 @@ class Training:
         self.console = console if main else Console(quiet=True)
         if note:
             self.console.print(note)
-        self.data = open_run_data(config.data, seed=config.run.seed, console=self.console)
+        self.data = rehearsed_on or open_run_data(
+            config.data, seed=config.run.seed, console=self.console
+        )
         self.checkpoint = checkpoint
         self._check_fingerprint()
         self._check_method()
@@ -100,7 +104,7 @@ class Training:
         detector = build_detector(
             config,
             len(self.data.labeled.classes),
-            restored=checkpoint is not None or init is not None,
+            restored=any(start is not None for start in (checkpoint, init, rehearsed_on)),
         )
         if init is not None:
             self._initialise(detector, init)
@@ -142,6 +146,18 @@ class Training:
         if main and finished and keeper.latest is not None:
             self._write_results(position, keeper.latest, best=keeper.best)
         return Outcome(self.folder, position, finished, metrics)
+
+    def rehearse(self) -> tuple[list[Step], Evaluation]:
+        """Train and evaluate without a folder: what happened at each step, and the figures."""
+        steps: list[Step] = []
+        optimizer = build_optimizer_of(self.config, self.method)
+        self.method.to(memory_format=torch.channels_last)
+        method, optimizer = self.fabric.setup(self.method, optimizer)
+        fit(
+            self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
+            batches=self._batches, observers=[steps.append],
+        )  # fmt: skip
+        return steps, self._evaluate()
 
     def _batches(self, step: int) -> Generator[Batch]:
         if isinstance(self.method, DSL) and self.method.teaching:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from dsl.cli.bench import bench
-from dsl.cli.data import scenes
+from dsl.cli.data import SpreadPercents, join, scenes, split
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, predict
 from dsl.errors import UserError
@@ -27,6 +27,8 @@ app.command()(bench)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)
+data_app.command(cls=SpreadPercents)(split)
+data_app.command()(join)
 app.add_typer(data_app, name="data")
 
 # typer brings its own click in some versions and imports it in others; these are its classes.

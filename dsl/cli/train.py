@@ -50,6 +50,9 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Any setting, e.g. --set optim.batch=16. Repeatable."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try everything in small, and write nothing.")
+    ] = False,
 ) -> None:
     """Train a detector.
 
@@ -60,6 +63,8 @@ def train(
     dsl train --labeled photos/data.yaml --out runs/quick --time 30m
 
     dsl train --resume runs/first
+
+    dsl train --labeled few.json --unlabeled rest.json --preset protocols/coco-10 --dry-run
     """
     from dsl import api
     from dsl.config import parse_overrides
@@ -69,14 +74,14 @@ def train(
             "--labeled": labeled, "--out": out, "--unlabeled": unlabeled, "--val": val,
             "--method": method, "--preset": preset, "--steps": steps, "--time": time,
             "--seed": seed, "--flip": flip, "--init": init, "--device": device,
-            "--devices": devices, "--set": settings,
+            "--devices": devices, "--set": settings, "--dry-run": dry_run or None,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value is not None]
         if extra:
             raise UserError(f"--resume takes its settings from the run; leave out {extra[0]}")
         outcome = api.resume(resume, console=console())
     else:
-        if labeled is None or out is None:
+        if labeled is None or (out is None and not dry_run):
             missing = "--labeled" if labeled is None else "--out"
             raise UserError(f"{missing} is missing: dsl train --labeled DATA --out RUN")
         options = {
@@ -89,11 +94,30 @@ def train(
         if steps is not None:
             overrides |= {"run.epochs": None}
         overrides |= {key: value for key, value in options.items() if value is not None}
+        if dry_run or out is None:  # without --out it is a dry run, see above
+            config = api.settings_for(
+                labeled, val=val, unlabeled=unlabeled, recipe=preset or "small", method=method,
+                settings=overrides,
+            )  # fmt: skip
+            _rehearse(config, out, init)
+            return
         outcome = api.train(
             labeled, out=out, val=val, unlabeled=unlabeled, recipe=preset or "small",
             method=method, settings=overrides, init=init, console=console(),
         )  # fmt: skip
     _say_how_it_ended(outcome)
+
+
+def _rehearse(config: Any, out: Path | None, init: Path | None) -> None:
+    from dsl import api
+    from dsl.dry_run import NOT_CHECKED, rehearse, table_of
+
+    if out is not None:
+        api.refuse_existing(out)
+    screen = console()
+    rehearsal = rehearse(config, screen, init=init)
+    screen.print(table_of(rehearsal, config))
+    screen.print(NOT_CHECKED)
 
 
 def _say_how_it_ended(outcome: Any) -> None:

@@ -29,3 +29,15 @@ def align_classes(index: Index, classes: Sequence[str], *, owner: str) -> Index:
     # A class that this set never shows has no id of its own in it.
     category_ids = tuple(ids.get(name, -1) for name in wanted)
     return replace(index, annotations=annotations, classes=wanted, category_ids=category_ids)
+
+
+# Names of Pascal VOC for what COCO calls otherwise; the other fourteen are the same.
+_VOC_TO_COCO = {
+    "aeroplane": "airplane", "diningtable": "dining table", "motorbike": "motorcycle",
+    "pottedplant": "potted plant", "sofa": "couch", "tvmonitor": "tv",
+}  # fmt: skip
+
+
+def common_name(name: str) -> str:
+    """One name for what VOC and COCO call differently."""
+    return _VOC_TO_COCO.get(name, name)

@@ -4,6 +4,7 @@ The file is streamed into columns: opening a million images costs seconds and so
 megabytes. It never opens an image, and looks at the disk only to guess where the images are.
 """
 
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,12 +17,14 @@ from torch import Tensor
 from dsl.data.columns import BoxColumns, BoxRows, NameColumn, annotate, to_tensor
 from dsl.data.index import Index, Names
 from dsl.data.json_stream import Elements, stream_object
+from dsl.data.manifest import stated_root
 from dsl.data.values import MAX_COORDINATE, name_problem, show
 from dsl.errors import UserError
 
 _PROBED = 5  # that many images are looked for when guessing the image folder
 _NUMERIC = frozenset((int, float))  # exact types: a bool is not a number
 _NOT_GIVEN = float("nan")
+_SPLIT = re.compile(r"\.\d+@\d+(\.\d+)?(-unlabel(ed)?)?$")  # instances_train2017.1@10-unlabeled
 
 Record = dict[str, object]
 
@@ -255,11 +258,14 @@ def _positions(
 
 def _guess_root(path: Path, names: list[str]) -> Path:
     """The first of the usual places that holds one of these images; else the file's own folder."""
-    folder, stem = path.absolute().parent, path.stem
+    folder, stem = path.absolute().parent, _SPLIT.sub("", path.stem)
     parts = ["", "images", stem, stem.rpartition("_")[2]]  # instances_train2017 -> train2017
+    # Splits lie one folder deeper than the file that they are made of: annotations/semi_supervised.
     bases = [folder, folder.parent, folder / "images", folder.parent / "images"]
-    for base in bases:
-        for part in parts:
-            if any((base / part / name).is_file() for name in names):
-                return base / part
+    bases += [folder.parent.parent] if stem != path.stem else []
+    stated = stated_root(path)
+    places = [base / part for base in bases for part in parts]
+    for place in places if stated is None else [stated, *places]:
+        if any((place / name).is_file() for name in names):
+            return place
     return folder

@@ -52,6 +52,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
     folder, files = _xml_files(path)
     folder = Path(os.path.abspath(folder))  # '.' has no name and no parent
     pages = [_read_page(file) for file in files]
+    declared = classes is not None
     if classes is None:
         classes = sorted({found.name for page in pages for found in page.objects})
     labels = {name: label for label, name in enumerate(classes)}
@@ -74,6 +75,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
         annotations=annotated.annotations,
         classes=tuple(classes),
         category_ids=tuple(range(1, len(classes) + 1)),
+        classes_declared=declared,
         notes=annotated.notes,
     )
 

@@ -111,6 +111,7 @@ def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
         else build_backbone(teaching.metanet, teaching.metanet_weights)
     )
     features = InstanceFeatures(backbone, crop=teaching.metanet_crop)
+    features.eval()  # an extractor that is not saved is no part of the method, whose mode it misses
     return MetaNet(
         detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own
     )

@@ -21,9 +21,9 @@ from dsl.report.tables import percent
 from dsl.rundata import RunData, open_run_data
 from dsl.training import Training
 
-SHORT_SIDE = 64  # pixels; the pyramid's last level is then a single location
+SHORT_SIDE = 32  # pixels; the least that all levels of the pyramid can look at
 LOOKED_AT = 200  # images of each set that are opened, evenly spaced
-KEPT = 8  # images of each set that the rehearsal uses
+KEPT = 4  # images of each set that the rehearsal uses
 
 NOT_CHECKED = (
     "not checked: memory and speed at the real image size and batch, pretrained weights (taken as "

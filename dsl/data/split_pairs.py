@@ -72,11 +72,11 @@ def draw_choices(
 ) -> list[Choice]:
     """Every seed with every percent."""
     truth = source.annotations if stratified else None
-    counts = {percent: labeled_count(percent, len(source.names)) for percent in percents}
+    counts = [(percent, labeled_count(percent, len(source.names))) for percent in percents]
     return [
         Choice(seed, percent, draw_labeled(source.names, count, seed=seed, annotations=truth))
         for seed in seeds
-        for percent, count in counts.items()
+        for percent, count in counts
     ]
 
 

@@ -16,6 +16,9 @@ from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.data.pictures import read_pictures
+from dsl.doctor.case import open_case
+from dsl.doctor.checks import examine
+from dsl.doctor.finding import Finding
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
@@ -47,14 +50,35 @@ def train(
     unlabeled images. `recipe` is a shipped recipe's name or a TOML file; `settings` are dotted
     overrides such as {"run.steps": 500, "views.flip": False}.
     """
+    config = config_for(
+        labeled, val=val, unlabeled=unlabeled, method=method, recipe=recipe, settings=settings
+    )
+    return train_config(config, out, init=init, console=console)
+
+
+def config_for(
+    labeled: str | Path, *, val: str | Path | None, unlabeled: str | Path | None,
+    method: str | None, recipe: str, settings: Mapping[str, Any] | None,
+) -> Config:  # fmt: skip
+    """The settings of a training, from the arguments of `train`."""
     paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
     given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
     if method is not None:
         given["method"] = method
     elif unlabeled is not None and not states(recipe, "method"):
         given["method"] = "dsl"
-    config = load_config(recipe, {**given, **(settings or {})})
-    return train_config(config, out, init=init, console=console)
+    return load_config(recipe, {**given, **(settings or {})})
+
+
+def diagnose(
+    labeled: str | Path, *, val: str | Path | None = None, unlabeled: str | Path | None = None,
+    method: str | None = None, recipe: str = "small", settings: Mapping[str, Any] | None = None,
+) -> list[Finding]:  # fmt: skip
+    """What the doctor says of this data and these settings, before any training."""
+    config = config_for(
+        labeled, val=val, unlabeled=unlabeled, method=method, recipe=recipe, settings=settings
+    )
+    return examine(open_case(config))
 
 
 def train_config(

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from dsl.cli.data import scenes
+from dsl.cli.doctor import doctor
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, predict
 from dsl.errors import UserError
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(doctor)
 app.command()(demo)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")

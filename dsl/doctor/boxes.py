@@ -19,7 +19,7 @@ from dsl.models.fpn import STRIDES
 from dsl.rundata import annotations_of
 
 MAX_BOXES = 200_000  # evenly spaced ones beyond that: shares do not need them all
-MAX_LOST = 0.2  # share of a class's boxes that no location answers for
+MAX_LOST = 1 / 3  # share of a class's boxes that no location answers for
 MAX_LOST_OF_ALL = 0.5
 MAX_COARSEST = 0.5  # share of boxes on the last level, where a cell is 128 px wide
 _LEVELS = tuple(f"P{level}" for level in range(3, 3 + len(STRIDES)))
@@ -68,7 +68,8 @@ def check_boxes(case: Case) -> Iterator[Finding]:
         fix = f"raise model.size_ranges (now {listed([f'{r:g}' for r in model.size_ranges])})"
         yield Finding("warning", name, told, fix)
     elif quiet:
-        yield Finding("ok", name, _landing(case.labeled.classes, found.labels, landed))
+        told = _landing(case.labeled.classes, found.labels, landed)
+        yield Finding("ok", name, told + _worst(case.labeled.classes, found.labels, lost))
 
 
 def boxes_of(index: Index) -> Boxes:
@@ -115,3 +116,12 @@ def _landing(classes: tuple[str, ...], labels: NDArray[np.int64], landed: NDArra
         if len(own):
             usual.append(f"{name} {_LEVELS[int(np.bincount(own).argmax())]}")
     return f"{told}; mostly: {listed(usual, 10)}"
+
+
+def _worst(classes: tuple[str, ...], labels: NDArray[np.int64], lost: Floats) -> str:
+    """The class that loses most, where that is worth a word."""
+    shares = [lost[labels == n].mean() if (labels == n).any() else 0.0 for n in range(len(classes))]
+    worst = int(np.argmax(shares))
+    return (
+        f"; on none most often: {classes[worst]} {shares[worst]:.0%}" if max(shares) > 0.1 else ""
+    )

@@ -60,7 +60,7 @@ def check_cost(case: Case) -> Iterator[Finding]:
     free, steps = free_memory(device), case.length.steps
     days = 0.0 if steps is None else steps * step / 86400
     told = f"about {memory / _GB:.1f} of {free / _GB:.1f} GB of free memory, {step:.2g} s a step"
-    told += f" on {device.type} in fp32"
+    told += f" on {device.type} in fp32, as busy as it is now"
     if steps is not None:
         told += f", {_duration(steps * step)} in all"
     if memory > MAX_MEMORY * free:

@@ -23,7 +23,8 @@ def levels_reached(boxes: Floats, assigner: Assigner, strides: Sequence[int]) ->
         low, high = bounds[level], bounds[level + 1]
         x = _reaches(boxes[:, 0], boxes[:, 2], stride=stride, radius=radius, high=high)
         y = _reaches(boxes[:, 1], boxes[:, 3], stride=stride, radius=radius, high=high)
-        fits = (x[0] <= high) & (y[0] <= high)
+        least = np.maximum(x[0], y[0])  # infinite: no location at all
+        fits = np.isfinite(least) & (least <= high)
         reached.append(fits & (np.maximum(x[1], y[1]) > low))
     return np.stack(reached, axis=1)
 

@@ -16,6 +16,9 @@ from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.data.pictures import read_pictures
+from dsl.doctor.case import open_case
+from dsl.doctor.checks import examine
+from dsl.doctor.finding import Finding
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
@@ -65,6 +68,17 @@ def settings_for(
     elif unlabeled is not None and not states(recipe, "method"):
         given["method"] = "dsl"
     return load_config(recipe, {**given, **(settings or {})})
+
+
+def diagnose(
+    labeled: str | Path, *, val: str | Path | None = None, unlabeled: str | Path | None = None,
+    method: str | None = None, recipe: str = "small", settings: Mapping[str, Any] | None = None,
+) -> list[Finding]:  # fmt: skip
+    """What the doctor says of this data and these settings, before any training."""
+    config = settings_for(
+        labeled, val=val, unlabeled=unlabeled, method=method, recipe=recipe, settings=settings
+    )
+    return examine(open_case(config))
 
 
 def train_config(

@@ -41,6 +41,8 @@ from dsl.compose import (
 from dsl.config import Config
 from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, collate_images, load
 from dsl.data.views import read_resized
+from dsl.doctor.case import Case
+from dsl.doctor.checks import warn_before_training
 from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
@@ -100,6 +102,10 @@ class Training:
         self.checkpoint = checkpoint
         self._check_fingerprint()
         self._check_method()
+        if checkpoint is None:
+            data = self.data
+            case = Case(config, data.labeled, val=data.val, unlabeled=data.unlabeled)
+            warn_before_training(case, self.console)
         torch.manual_seed(config.run.seed)
         detector = build_detector(
             config,
@@ -300,11 +306,10 @@ class Training:
 
     def _check_method(self) -> None:
         if self.config.method == "supervised":
-            if self.data.unlabeled is not None:
-                self.console.print("unlabeled: not used by the supervised method")
-        elif self.data.unlabeled is None:
+            return
+        if self.data.unlabeled is None:
             raise UserError("--method dsl: name the unlabeled images with --unlabeled PATH")
-        elif self.data.unlabeled.annotations is not None:
+        if self.data.unlabeled.annotations is not None:
             self.console.print("unlabeled: has labels; they measure the teacher, and train nothing")
 
     def _check_fingerprint(self) -> None:

@@ -16,6 +16,7 @@ LAYERS = [
     {"engine"},
     {"report", "inference"},
     {"compose", "rundata"},
+    {"doctor"},
     {"training"},
     {"dry_run"},
     {"api"},
@@ -87,8 +88,18 @@ def test_these_files_import_no_torch_at_the_top(file: Path) -> None:
 def test_only_the_composition_root_takes_settings() -> None:
     """Below it components are handed over built."""
     allowed = {
-        "config", "compose", "training", "rundata", "dry_run", "api", "bench", "cli",
+        "config", "compose", "training", "rundata", "doctor", "dry_run", "api", "bench",
+        "cli",
     }  # fmt: skip
     for file in FILES:
         if room(file) not in allowed:
             assert "config" not in rooms_imported(file), file
+
+
+def test_the_doctor_sees_models_through_their_rule_of_assignment() -> None:
+    """It judges data by what the detector answers for; building one is the composition root's."""
+    allowed = {"dsl.models.assign", "dsl.models.fpn", "dsl.models.fcos"}
+    for file in FILES:
+        if room(file) == "doctor":
+            modules = {n for n in imports(file) if n.startswith("dsl.models.")}
+            assert {".".join(n.split(".")[:3]) for n in modules} <= allowed, file

@@ -10,6 +10,7 @@ import typer
 
 from dsl.cli.bench import bench
 from dsl.cli.data import SpreadPercents, join, scenes, split
+from dsl.cli.doctor import doctor
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, predict
 from dsl.errors import UserError
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(doctor)
 app.command()(demo)
 app.command()(bench)
 

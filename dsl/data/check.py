@@ -33,6 +33,23 @@ def check_images(
     Opens all images, or `sample` evenly spaced ones; `progress` is told how many are done. More bad
     ones than 1 % of those opened (and than 3) are an error.
     """
+    bad = find_problems(index, sample=sample, workers=workers, progress=progress)
+    if not bad:
+        return index
+    note = _account(index, bad, checked=min(len(index), sample or len(index)))
+    keep = torch.ones(len(index), dtype=torch.bool)
+    keep[list(bad)] = False
+    return index.select(keep.nonzero().flatten(), note)
+
+
+def find_problems(
+    index: Index,
+    *,
+    sample: int | None = None,
+    workers: int = 8,
+    progress: Progress | None = None,
+) -> dict[int, str]:
+    """Positions of the images that cannot be used, and why; all are opened, or `sample` of them."""
     positions = _spaced(len(index), sample)
     decode = len(positions) <= MAX_DECODED
     bad: dict[int, str] = {}
@@ -43,12 +60,7 @@ def check_images(
             bad.update({p: text for p, text in zip(block, problems, strict=True) if text})
             if progress:
                 progress(start + len(block))
-    if not bad:
-        return index
-    note = _account(index, bad, checked=len(positions))
-    keep = torch.ones(len(index), dtype=torch.bool)
-    keep[list(bad)] = False
-    return index.select(keep.nonzero().flatten(), note)
+    return bad
 
 
 def _spaced(count: int, sample: int | None) -> list[int]:

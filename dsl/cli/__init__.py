@@ -10,7 +10,7 @@ import typer
 
 from dsl.cli.data import scenes
 from dsl.cli.train import demo, train
-from dsl.cli.use import evaluate, predict
+from dsl.cli.use import evaluate, export, predict
 from dsl.errors import UserError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(export)
 app.command()(demo)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")

@@ -93,9 +93,8 @@ def match(raw: RawDetections, image: int, expected: Detections) -> None:
     boxes, scores = raw.boxes[image, :count], raw.scores[image, :count]
     free = np.ones(count, bool)
     cut = float(expected.scores.min()) + 1e-3 if count == raw.boxes.shape[1] else 0.0
-    for box, score, label in zip(
-        *(column.numpy() for column in vars(expected).values()), strict=True
-    ):
+    columns = expected.boxes.numpy(), expected.scores.tolist(), expected.labels.tolist()
+    for box, score, label in zip(*columns, strict=True):
         near = (np.abs(boxes - box).max(axis=1) < 0.5) & (np.abs(scores - score) < 1e-3)
         same = near & free & (raw.labels[image, :count] == label)
         assert same.any() or score < cut, (box, score, label)

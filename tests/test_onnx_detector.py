@@ -43,15 +43,14 @@ def test_another_device_is_refused(tmp_path: Path) -> None:
         OnnxModel(tmp_path / "m.onnx", device="mps")
 
 
-def test_without_onnxruntime_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_without_onnxruntime_the_error_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['onnxruntime'] = None\n"
         "sys.argv = ['dsl', 'predict', 'm.onnx', 'images']\n"
         "from dsl.cli import main; main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "dsl: error: onnxruntime is not installed; pip install 'dsl-detection[export]'"

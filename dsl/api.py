@@ -1,6 +1,5 @@
 """What the command line does, as functions: `import dsl; dsl.train(...)`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,9 @@ from dsl.doctor.finding import Finding
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
-from dsl.image import read_image
 from dsl.inference import Model
 from dsl.metrics import best_f1_thresholds, evaluate_coco, evaluate_voc
-from dsl.report.draw import caption, class_color, draw_boxes
+from dsl.report.predictions import Found, refuse_existing, write_predictions
 from dsl.rundata import annotations_of, open_labeled
 from dsl.training import EVAL_BATCH, Outcome, Training
 from dsl.types import Detections
@@ -35,6 +33,11 @@ _QUIET = Console(quiet=True)
 
 def load(path: str | Path, *, device: str = "auto") -> Model:
     """A detector from a checkpoint; `model(images)` gives one Detections per image."""
+    if Path(path).suffix == ".onnx":
+        raise UserError(
+            f"checkpoint: {path} is an exported model; use dsl.onnx_detector.OnnxModel, "
+            "or on the command line `dsl predict`"
+        )
     return build_model(load_checkpoint(path), path, device=device)
 
 
@@ -154,8 +157,7 @@ def predict(
     threshold: float | None = None, device: str = "auto", console: Console = _QUIET,
 ) -> list[tuple[Path, Detections]]:  # fmt: skip
     """Detect in files, folders and globs; with `out`, write drawn images and detections.json."""
-    if out is not None and Path(out).exists() and any(Path(out).iterdir()):
-        raise UserError(f"--out: {out} exists already and is not empty; choose another name")
+    refuse_existing(out)
     model = load(checkpoint, device=device)
     index = read_pictures(images)
     with CountBar(console, "checking images", len(index)) as bar:
@@ -164,46 +166,10 @@ def predict(
         console.print(note)
     found = [model.keep(d, threshold) for d in detect(model, index, console=console)]
     paths = [index.path(position) for position in range(len(index))]
+    pairs = list(zip(paths, found, strict=True))
     if out is not None:
-        _write_predictions(Path(out), paths, found, model, console)
-    return list(zip(paths, found, strict=True))
-
-
-def _write_predictions(
-    out: Path, paths: Sequence[Path], found: Sequence[Detections], model: Model, console: Console
-) -> None:
-    (out / "images").mkdir(parents=True)
-    records: dict[str, list[Any]] = {"images": [], "annotations": [], "categories": []}
-    for number, name in enumerate(model.classes, start=1):
-        records["categories"].append({"id": number, "name": name})
-    with CountBar(console, "drawing", len(paths)) as bar:
-        for number, (path, detections) in enumerate(zip(paths, found, strict=True), start=1):
-            read = read_image(path)
-            records["images"].append(
-                {"id": number, "file_name": str(path), "width": read.width, "height": read.height}
-            )
-            for box, score, label in zip(
-                detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(),
-                strict=True,
-            ):  # fmt: skip
-                x1, y1, x2, y2 = (round(value, 2) for value in box)
-                records["annotations"].append({
-                    "id": len(records["annotations"]) + 1, "image_id": number,
-                    "category_id": label + 1, "bbox": [x1, y1, x2 - x1, y2 - y1],
-                    "area": (x2 - x1) * (y2 - y1), "iscrowd": 0, "score": round(score, 4),
-                })  # fmt: skip
-            _draw(read.pixels, detections, model).save(
-                out / "images" / f"{number:06d}_{path.stem}.jpg"
-            )
-            bar(number)
-    (out / "detections.json").write_text(json.dumps(records) + "\n")
-
-
-def _draw(pixels: Any, detections: Detections, model: Model) -> Any:
-    labels = detections.labels.tolist()
-    names = [
-        caption(model.classes[label], score)
-        for label, score in zip(labels, detections.scores.tolist(), strict=True)
-    ]
-    colors = [class_color(label) for label in labels]
-    return draw_boxes(pixels, detections.boxes.numpy(), names, colors=colors)
+        arrays = [
+            Found(path, d.boxes.numpy(), d.scores.numpy(), d.labels.numpy()) for path, d in pairs
+        ]
+        write_predictions(Path(out), arrays, classes=model.classes, console=console)
+    return pairs

@@ -180,9 +180,3 @@ def clip(targets: Targets, height: int, width: int) -> Targets:
     boxes = torch.minimum(targets.boxes.clamp(min=0), limit)
     inside = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     return Targets(boxes[inside], targets.labels[inside], targets.ignored[inside])
-
-
-def fitted_size(height: int, width: int, *, short_side: int, max_side: int) -> tuple[int, int]:
-    """The size with this short side, unless the long one would exceed `max_side`; aspect kept."""
-    scale = min(short_side / min(height, width), max_side / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))

@@ -103,6 +103,12 @@ def resize_image(pixels: Pixels, height: int, width: int) -> Pixels:
     return np.array(resized)
 
 
+def fitted_size(height: int, width: int, *, short_side: int, max_side: int) -> tuple[int, int]:
+    """The size with this short side, unless the long one would exceed `max_side`; aspect kept."""
+    scale = min(short_side / min(height, width), max_side / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
 def _open(path: str | Path, use: Callable[[ImageFile.ImageFile], _Result]) -> _Result:
     try:
         with Image.open(path, formats=_FORMATS) as image:

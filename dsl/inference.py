@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dsl.data.loader import EvalBatch, collate_images
 from dsl.errors import UserError
-from dsl.geometry import Resize, fitted_size
-from dsl.image import read_image, to_rgb
+from dsl.geometry import Resize
+from dsl.image import fitted_size, read_image, to_rgb
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.types import Detections, ImageBatch
@@ -52,7 +52,7 @@ class Detector:
         self.network.train(was_training)
         found = self.decoder(output, images.sizes.to(self.device))
         return [
-            _rescale(detections.cpu(), size, original)
+            rescale(detections.cpu(), size, original)
             for detections, size, original in zip(found, images.sizes, original_sizes, strict=True)
         ]
 
@@ -63,7 +63,7 @@ class Detector:
             yield from zip(batch.positions, found, strict=True)
 
 
-def _rescale(detections: Detections, size: Tensor, original: Tensor) -> Detections:
+def rescale(detections: Detections, size: Tensor, original: Tensor) -> Detections:
     factor = (original / size).flip(0).repeat(2).float()  # width, height, width, height
     return Detections(detections.boxes * factor, detections.scores, detections.labels)
 

@@ -144,7 +144,7 @@ class ImageBatch:
 
     def __post_init__(self) -> None:
         _check(self.images.ndim == 4 and self.images.shape[1] == 3, "images: expected (N, 3, H, W)")
-        _check(self.sizes.shape == (len(self.images), 2), "sizes: expected (N, 2)")
+        _check(self.sizes.shape == (self.images.shape[0], 2), "sizes: expected (N, 2)")
 
     def __len__(self) -> int:
         return len(self.images)

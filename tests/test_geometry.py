@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from dsl.geometry import Flip, Resize, clip, fitted_size, move_image, move_targets
+from dsl.geometry import Flip, Resize, clip, move_image, move_targets
+from dsl.image import fitted_size
 from dsl.types import Targets
 
 

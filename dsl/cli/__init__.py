@@ -12,7 +12,7 @@ from dsl.cli.bench import bench
 from dsl.cli.data import SpreadPercents, join, scenes, split
 from dsl.cli.doctor import doctor
 from dsl.cli.train import demo, train
-from dsl.cli.use import evaluate, predict
+from dsl.cli.use import evaluate, export, predict
 from dsl.errors import UserError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(doctor)
+app.command()(export)
 app.command()(demo)
 app.command()(bench)
 

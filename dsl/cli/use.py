@@ -1,7 +1,9 @@
-"""What one does with a trained detector: `dsl eval` and `dsl predict`."""
+"""What one does with a trained detector: `dsl eval`, `dsl predict` and `dsl export`."""
 
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +47,9 @@ def evaluate(
 
 
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="best.pt or last.pt of a run.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="best.pt or last.pt of a run, or an exported .onnx file.")
+    ],
     images: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
     out: Annotated[
         Path | None, typer.Option(help="New folder for drawn images and detections.json.")
@@ -62,13 +66,22 @@ def predict(
     """
     from rich.table import Table
 
-    from dsl import api
-
     screen = console()
-    found = api.predict(
-        checkpoint, images, out=out, threshold=threshold, device=device, console=screen
-    )
-    classes = api.load(checkpoint, device="cpu").classes
+    found: Sequence[tuple[Path, Any]]
+    if checkpoint.suffix == ".onnx":  # without torch: an exported model needs none
+        from dsl.onnx_detector import OnnxModel, predict_files
+
+        model = OnnxModel(checkpoint, device=device)
+        classes = model.classes
+        files = predict_files(model, images, out=out, threshold=threshold, console=screen)
+        found = [(of_file.path, of_file) for of_file in files]
+    else:
+        from dsl import api
+
+        found = api.predict(
+            checkpoint, images, out=out, threshold=threshold, device=device, console=screen
+        )
+        classes = api.load(checkpoint, device="cpu").classes
     table = Table("image", "objects", "found")
     for path, detections in found[:50]:
         counts: dict[str, int] = {}
@@ -81,3 +94,60 @@ def predict(
         screen.print(f"and {len(found) - 50} more images")
     if out is not None:
         screen.print(f"written: {out}/images, {out}/detections.json")
+
+
+class Format(StrEnum):
+    """Kinds of exported files."""
+
+    onnx = "onnx"
+    torch = "torch"
+
+
+class Precision(StrEnum):
+    """Of an exported file's weights."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    int8 = "int8"
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt or last.pt of a run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="New file; default: beside the checkpoint.")
+    ] = None,
+    file_format: Annotated[
+        Format, typer.Option("--format", help="onnx, or torch: a torch.export program (.pt2).")
+    ] = Format.onnx,
+    precision: Annotated[
+        Precision,
+        typer.Option(help="fp16: half the size; int8: a quarter, and faster on most processors."),
+    ] = Precision.fp32,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Images that int8 learns its ranges from.")
+    ] = None,
+    val: Annotated[
+        Path | None, typer.Option(help="A labeled set: measure what the file is worth on it.")
+    ] = None,
+) -> None:
+    """Write a detector as a file that needs neither this package nor, as ONNX, torch.
+
+    dsl export runs/first/best.pt --out detector.onnx
+    """
+    from dsl.export import Request, default_out
+    from dsl.export import export as write
+    from dsl.report.tables import percent
+
+    target = out or default_out(checkpoint, file_format.value, precision.value)
+    request = Request(
+        checkpoint, target, file_format.value, precision.value, calibrate=calibrate, val=val
+    )
+    screen = console()
+    variants = write(request, console=screen)
+    for variant in variants:
+        ap = "" if variant.ap is None else f", AP {percent(variant.ap)}"
+        screen.print(f"{variant.precision}: {variant.num_bytes / 1e6:.1f} MB{ap}")
+    first, last = variants[0], variants[-1]
+    if first is not last and first.ap is not None and last.ap is not None:
+        screen.print(f"AP lost by {last.precision}: {100 * (first.ap - last.ap):.1f} points")
+    screen.print(f"written: {target}")

@@ -3,18 +3,16 @@
 It judges files by their suffix alone and never opens an image.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 from dsl.data.columns import NameColumn
+from dsl.data.files import SUFFIXES, find_images, is_image
 from dsl.data.index import Index
 from dsl.data.values import show
 from dsl.errors import UserError
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
 def read_folder(path: Path) -> Index:
@@ -36,33 +34,6 @@ def read_list(path: Path) -> Index:
     if not len(index):
         raise UserError(f"{path}: the list is empty; write one image path per line")
     return index
-
-
-def is_image(name: str) -> bool:
-    """Whether the name is that of an image file; hidden files are none."""
-    base = name.rpartition("/")[2]
-    return base.lower().endswith(SUFFIXES) and not base.startswith(".")
-
-
-def find_images(folder: Path) -> Iterator[str]:
-    """Names of the images below the folder, relative to it, each folder visited once."""
-    visited: set[tuple[int, int]] = set()
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
-        try:
-            state = os.stat(folder / prefix)
-            if (state.st_dev, state.st_ino) in visited:  # a link back, or a second way here
-                continue
-            visited.add((state.st_dev, state.st_ino))
-            with os.scandir(folder / prefix) as entries:
-                for entry in entries:
-                    if is_image(entry.name) and not entry.is_dir():
-                        yield prefix + entry.name
-                    elif not entry.name.startswith(".") and entry.is_dir():
-                        waiting.append(f"{prefix}{entry.name}/")
-        except OSError as error:
-            raise UserError(f"{folder / prefix}: cannot be listed: {error.strerror}") from error
 
 
 def list_images(path: Path) -> Iterator[str]:

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from dsl.data.index import Index
 from dsl.data.views import LabeledViews, Pair, Sample, Weak, read_resized, truths_of
 from dsl.errors import UserError
-from dsl.geometry import fitted_size
-from dsl.image import read_size
+from dsl.image import fitted_size, read_size
 from dsl.randomness import generator, shuffled
 from dsl.types import Batch, ImageBatch, LabeledBatch, UnlabeledBatch
 

@@ -18,11 +18,10 @@ from dsl.geometry import (
     PatchShuffle,
     Resize,
     clip,
-    fitted_size,
     move_image,
     move_targets,
 )  # fmt: skip
-from dsl.image import ReadImage, read_image
+from dsl.image import ReadImage, fitted_size, read_image
 from dsl.types import Operation, Targets
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import torch
 
 from dsl.data.columns import BoxColumns, NameColumn, annotate
-from dsl.data.folder import is_image
+from dsl.data.files import is_image
 from dsl.data.index import Index
 from dsl.data.values import MAX_COORDINATE, coordinate, name_problem, show
 from dsl.errors import UserError

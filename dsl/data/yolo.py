@@ -15,7 +15,8 @@ import torch
 import yaml
 
 from dsl.data.columns import BoxColumns, NameColumn, annotate, to_tensor
-from dsl.data.folder import find_images, list_images
+from dsl.data.files import find_images
+from dsl.data.folder import list_images
 from dsl.data.index import Index
 from dsl.data.tolerance import account, is_too_many
 from dsl.data.values import show

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )  # fmt: skip
 
-from dsl.engine.train import Length, Position, Step
+if TYPE_CHECKING:  # torch, which a bar over files must not need
+    from dsl.engine.train import Length, Position, Step
 
 Thing = TypeVar("Thing")
 
@@ -70,7 +71,7 @@ class CountBar(_Shown):
 class TrainBar(_Shown):
     """Losses, images per second, learning rate and the time that is left."""
 
-    def __init__(self, console: Console, length: Length, *, start: Position) -> None:
+    def __init__(self, console: Console, length: "Length", *, start: "Position") -> None:
         self._console, self._length = console, length
         total = length.steps or length.seconds or 0
         self._bar = Progress(
@@ -85,7 +86,7 @@ class TrainBar(_Shown):
         self._began = self._said = time.monotonic()
         self._images, self._steps = 0, 0
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: "Step") -> None:
         now = time.monotonic()
         self._images += step.num_images
         self._steps += 1
@@ -105,10 +106,10 @@ class TrainBar(_Shown):
             left = self._left(step, now)
             self._console.print(f"{step.phase} {where}: {status} | {left} left")
 
-    def _done(self, position: Position) -> float:
+    def _done(self, position: "Position") -> float:
         return position.step if self._length.steps is not None else position.seconds
 
-    def _left(self, step: Step, now: float) -> str:
+    def _left(self, step: "Step", now: float) -> str:
         if self._length.seconds is not None:
             seconds = self._length.seconds - step.position.seconds
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from dsl.cli.data import scenes
+from dsl.cli.look import report, watch
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, predict
 from dsl.errors import UserError
@@ -22,6 +23,8 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(demo)
+app.command()(report)
+app.command()(watch)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)

@@ -132,15 +132,15 @@ def _mean(arm: Arm, seeds: Sequence[int] | None) -> float:
 
 
 def _words(gain: float, gains: Sequence[float]) -> str:
-    points = f"{abs(100 * gain):.1f} AP"
+    points = f"{abs(100 * gain):.1f}\u00a0AP"  # one word: a headline breaks lines
     if len(gains) > 1 and min(gains) > 0:
         return f"The unlabeled images helped: {points} more, in every one of {len(gains)} seeds."
     if len(gains) > 1 and max(gains) < 0:
         return f"The unlabeled images did harm: {points} less, in every one of {len(gains)} seeds."
     if len(gains) > 1:
-        return f"No clear answer: {100 * gain:+.1f} AP on average, but the seeds disagree."
+        return f"No clear answer: {100 * gain:+.1f}\u00a0AP on average, but the seeds disagree."
     if abs(gain) < CLEAR:
-        return f"No clear difference: {100 * gain:+.1f} AP."
+        return f"No clear difference: {100 * gain:+.1f}\u00a0AP."
     if gain > 0:
         return f"The unlabeled images helped: {points} more than the same labels alone."
     return f"The unlabeled images did harm: {points} less than the same labels alone."

@@ -8,6 +8,8 @@ const KINDS = [
   ["missed", "missed", "an object that was not taught"],
 ];
 
+const HEIGHTS = ["ignored", "rejected", "missed", "learned", "wrong"]; // the last one lies on top
+
 function kindOf(box) {
   if (box[6] !== "foreground") return box[6];
   return box[7] === false ? "wrong" : "learned";
@@ -20,8 +22,8 @@ function drawn(image, labels, view) {
     [box[0], box[1], box[2], box[3], kindOf(box), `${view.classes[box[5]]} ${two(box[4])}`]);
   const missed = labels.missed.map((place) => image.truth[place]).filter((box) => of(box[4]))
     .map((box) => [box[0], box[1], box[2], box[3], "missed", view.classes[box[4]]]);
-  const rank = (one) => KINDS.findIndex((kind) => kind[0] === one[4]);
-  return shown.concat(missed).sort((a, b) => Math.abs(rank(b) - 1) - Math.abs(rank(a) - 1));
+  const height = (one) => HEIGHTS.indexOf(one[4]);
+  return shown.concat(missed).sort((a, b) => height(a) - height(b));
 }
 
 function boxes(image, list, textShare) {
@@ -52,6 +54,8 @@ function slider(id, label, count, place, change) {
   return h("input", { type: "range", id, min: 0, max: count - 1, value: place, step: 1,
     "aria-label": label, oninput: (event) => change(Number(event.target.value)) });
 }
+
+const fileName = (image) => image.name.split("/").pop();
 
 function counted(list, kind) { return list.filter((one) => one[4] === kind).length; }
 
@@ -101,7 +105,7 @@ function card(image, list, view, open) {
   return h("figure", { class: "card" },
     h("button", { type: "button", class: "open", "aria-label": "Enlarge " + image.name,
       onclick: open }, frame(image, shown)),
-    h("figcaption", {}, h("span", { class: "file", title: image.name }, image.name),
+    h("figcaption", {}, h("span", { class: "file", title: image.name }, fileName(image)),
       words.length ? words : h("span", { class: "count" },
         image.truth ? "no mistake" : counted(list, "learned") + " learned")));
 }
@@ -151,7 +155,7 @@ function strongViews(run, view) {
       pair.append(half);
     }
     return h("figure", { class: "card" }, pair, h("figcaption", {},
-      h("span", { class: "file", title: image.name }, image.name),
+      h("span", { class: "file", title: image.name }, fileName(image)),
       h("span", { class: "count" }, strong.shuffled ? "patch-shuffled" : "not shuffled")));
   });
 }

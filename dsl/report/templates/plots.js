@@ -118,8 +118,9 @@ function drawLines(series, spec, width) {
   }
   for (const value of ticks(range.left, range.right, width < 420 ? 3 : 6)) {
     if (value < range.left || value !== Math.round(value)) continue;
-    svg.append(s("text", { class: "tick", x: x(value), y: height - 8, "text-anchor": "middle" },
-      whole(value)));
+    const last = x(value) > width - pad.right - 18;
+    svg.append(s("text", { class: "tick", x: last ? width - 2 : x(value), y: height - 8,
+      "text-anchor": last ? "end" : "middle" }, whole(value)));
   }
   for (const mark of (spec.marks || []).filter((m) => m.x > range.left && m.x < range.right)) {
     svg.append(s("line", { class: "mark", x1: x(mark.x), x2: x(mark.x), y1: pad.top,
@@ -131,9 +132,10 @@ function drawLines(series, spec, width) {
       y(p[1]).toFixed(1)).join("");
     svg.append(s("path", { class: `line ${one.color}${one.faint ? " faint" : ""}`, d: path,
       "stroke-dasharray": one.dash }));
-    if (one.points.length <= 12 && !one.faint) {
+    if (one.points.length <= (one.faint ? 1 : 12)) {
       for (const p of one.points) {
-        svg.append(s("circle", { class: "dot " + one.color, cx: x(p[0]), cy: y(p[1]), r: 3 }));
+        svg.append(s("circle", { class: `dot ${one.color}${one.faint ? " faint" : ""}`,
+          cx: x(p[0]), cy: y(p[1]), r: 3 }));
       }
     }
   }

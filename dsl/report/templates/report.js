@@ -55,11 +55,13 @@ function tiles(run) {
 function gapBar(gap) {
   const closed = gap.closure, at = Math.max(0, Math.min(1, closed ?? 0));
   const fillBar = h("span", { class: "gapfill" });
+  const middle = h("span", { class: "middle" }, h("b", {}, ap(gap.taught)), "with unlabeled images");
   fillBar.style.width = 100 * at + "%";
+  middle.style.left = Math.max(24, Math.min(76, 100 * at)) + "%";
   return h("div", { class: "gap" },
     h("div", { class: "gaprow" },
       h("span", {}, h("b", {}, ap(gap.few)), "few labels"),
-      h("span", { class: "middle" }, h("b", {}, ap(gap.taught)), "with unlabeled images"),
+      middle,
       h("span", {}, h("b", {}, ap(gap.full)), "all labels")),
     h("div", { class: "gaptrack" }, fillBar),
     h("p", {}, known(closed) ? `${share(closed)} of the gap between few labels and all labels is closed.`
@@ -126,7 +128,8 @@ function learning() {
     ? "Each colour is one setting; dashed lines are students, solid lines their averages."
     : "Solid: averaged weights, the ones to use. Dashed: the weights as they are trained.",
   h("div", { class: "two" },
-    plot({ title: "Validation AP", series: curves, format: ap, low: 0, from: 0, height: 260,
+    plot({ title: "Validation AP", about: content.runs.every((one) => one.val.steps.length === 1)
+      ? "one evaluation, at the end" : null, series: curves, format: ap, low: 0, from: 0, height: 260,
       marks: marksOf(run) }),
     plot({ title: "Losses", about: many ? run.name : null, series: losses, low: 0, height: 260,
       marks: marksOf(run) })));
@@ -152,7 +155,7 @@ function classes() {
     run.val.per_class), format: ap, low: 0, from: 0, marks: marksOf(run) })];
   if (taught) parts.push(plot({ title: "Threshold τ₂ of each class",
     about: "boxes above it are taught", series: perClass(run, taught.steps, taught.tau2),
-    format: two }));
+    format: two, from: run.taught_from }));
   return section("classes", "Classes", "Choose a class here or in the bar above to follow it through the page.",
     [h("div", { class: "two" }, parts), classList(run)]);
 }
@@ -195,11 +198,12 @@ function teaching() {
   return section("teaching", "What the teacher teaches",
     "Every box of the teacher is taught, ignored, or taken for background.",
     h("div", { class: "two" },
-      plot({ title: "Boxes per image", about: of, low: 0, series: [
+      plot({ title: "Boxes per image", about: of, low: 0, from: run.taught_from, series: [
         { name: "learned", color: "learned", points: pick(taught.foreground) },
         { name: "ignored", color: "ignored", points: pick(taught.ignored) },
         { name: "rejected by MetaNet", color: "rejected", points: pick(taught.rejected) }] }),
-      plot({ title: "How right it is", about: of, low: 0, high: 1, format: share, series: [
+      plot({ title: "How right it is", about: of, low: 0, high: 1, format: share,
+        from: run.taught_from, series: [
         { name: "precision", color: "c0", points: pick(taught.precision) },
         { name: "recall", color: "c1", points: pick(taught.recall) }],
       empty: "The unlabeled images have no ground truth, so nobody knows." })));

@@ -112,7 +112,8 @@ class Run:
     @property
     def step(self) -> int:
         """How far it got."""
-        return max((point.step for point in (*self.train, *self.validations)), default=0)
+        steps = [point.step for point in self.train] + [each.step for each in self.validations]
+        return max(steps, default=0)
 
     @property
     def seconds(self) -> float:

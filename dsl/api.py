@@ -89,11 +89,11 @@ def train_config(
 ) -> Outcome:
     """Train by complete settings."""
     folder = Path(out)
-    refuse_existing(folder)
+    refuse_existing_run(folder)
     return Training(config, folder, console, init=None if init is None else Path(init)).run()
 
 
-def refuse_existing(folder: Path) -> None:
+def refuse_existing_run(folder: Path) -> None:
     """A run's folder must be new, or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(

@@ -6,6 +6,8 @@ RUN/log.jsonl         losses and evaluations, one JSON object a line; RUN/tensor
 RUN/last.pt           to go on from
 RUN/best.pt           to use: the averaged weights with the best validation AP
 RUN/pseudo_labels/    what the teacher makes of a few unlabeled images, at every evaluation
+RUN/views/            those images, and what the student sees of some of them
+RUN/report.html       all of it to look at, written anew at every evaluation
 RUN/results.json      the final figures
 """
 
@@ -39,8 +41,8 @@ from dsl.compose import (
     settings_of,
 )  # fmt: skip
 from dsl.config import Config
-from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, collate_images, load
-from dsl.data.views import read_resized
+from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, load
+from dsl.data.views import UnlabeledViews
 from dsl.doctor.case import Case
 from dsl.doctor.checks import warn_before_training
 from dsl.engine.checkpoint import Checkpoint
@@ -50,7 +52,8 @@ from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
 from dsl.engine.progress import CountBar, TrainBar
 from dsl.engine.train import Observer, Position, Step, fit
 from dsl.errors import UserError
-from dsl.inference import Detector, autocast
+from dsl.gallery import Gallery
+from dsl.inference import Detector
 from dsl.methods.dsl import DSL
 from dsl.metrics import best_f1_thresholds, evaluate_coco
 from dsl.models.build import load_initial
@@ -58,13 +61,13 @@ from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.instance_features import InstanceFeatures
 from dsl.models.weights import load_tensors
+from dsl.report.html import write_report
+from dsl.report.run_folder import read_run
 from dsl.report.tables import percent
-from dsl.report.teaching import Taught, write_teaching
 from dsl.rundata import RunData, annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
 EVAL_BATCH = 8
-PICTURES = 8  # unlabeled images whose pseudo-labels are drawn
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class Training:
         metrics = keeper.latest.metrics if keeper.latest and finished else None
         if main and finished and keeper.latest is not None:
             self._write_results(position, keeper.latest, best=keeper.best)
+            self._write_report()
         return Outcome(self.folder, position, finished, metrics)
 
     def rehearse(self) -> tuple[list[Step], Evaluation]:
@@ -168,6 +172,8 @@ class Training:
     def _batches(self, step: int) -> Generator[Batch]:
         if isinstance(self.method, DSL) and self.method.teaching:
             self._learn_proxies(self.method)
+            if self.fabric.is_global_zero and (gallery := self._gallery()) is not None:
+                gallery.open(step)
         parts = self.config.optim.accumulate
         # Far more items than any run takes; the range is only read as far as training goes.
         items = range(step * parts, (self.length.steps or 1 << 40) * parts)
@@ -222,7 +228,9 @@ class Training:
                 f"(without averaging: AP {percent(evaluation.student['ap'])})"
             )
             if log is not None:
-                self._picture(step)
+                if (gallery := self._gallery()) is not None:
+                    gallery.picture(step)
+                self._write_report()
 
         return Keeper(
             self.folder if log is not None else None,
@@ -244,21 +252,27 @@ class Training:
             thresholds=tuple(best_f1_thresholds(truth, teacher, len(classes))),
         )
 
-    def _picture(self, step: int) -> None:
-        """What the teacher makes of the same few unlabeled images, every time."""
+    def _gallery(self) -> Gallery | None:
+        """None where nothing is taught yet."""
         method, unlabeled = self.method, self.data.unlabeled
-        if not isinstance(method, DSL) or not method.teaching or unlabeled is None:
-            return
-        views, taught = self.config.views, []
-        for position in range(0, len(unlabeled), max(1, len(unlabeled) // PICTURES))[:PICTURES]:
-            image, _ = read_resized(
-                unlabeled, position, short_side=views.test_short_side, max_side=views.max_side
-            )
-            with autocast(self.fabric.device, self.precision):
-                [labels] = method.pseudo_label(collate_images([image]).to(self.fabric.device))
-            pixels = image.permute(1, 2, 0).numpy()
-            taught.append(Taught(unlabeled.names[position], pixels, labels.cpu()))
-        write_teaching(self.folder / "pseudo_labels", step, taught, self.data.labeled.classes)
+        stream = self._training_batches().unlabeled
+        if not isinstance(method, DSL) or unlabeled is None or stream is None:
+            return None
+        views = self.config.views
+        return Gallery(
+            self.folder, method, unlabeled, self.data.labeled.classes,
+            views=cast(UnlabeledViews, stream.views), short_side=views.test_short_side,
+            max_side=views.max_side, seed=self.config.run.seed, device=self.fabric.device,
+            precision=self.precision,
+        )  # fmt: skip
+
+    def _write_report(self) -> None:
+        """RUN/report.html as of now. A training is worth more than its picture: what goes wrong
+        here is said, and the training goes on."""
+        try:
+            write_report(self.folder / "report.html", [read_run(self.folder)])
+        except Exception as error:
+            self.console.print(f"report.html was not written: {error}")
 
     def _detect(self, network: torch.nn.Module) -> list[Detections]:
         """Detections of the validation set by all ranks together."""
@@ -328,7 +342,13 @@ class Training:
     def _create_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
-        _write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
+        images = {
+            "labeled": len(self.data.labeled),
+            "unlabeled": len(self.data.unlabeled or ()),
+            "val": len(self.data.val),
+        }
+        machine = environment(self.fabric, self.precision)
+        _write_json(self.folder / "environment.json", {**machine, "images": images})
 
     def _write_results(self, position: Position, latest: Evaluation, *, best: float) -> None:
         content = {

@@ -17,7 +17,7 @@ LAYERS = [
     {"report", "inference"},
     {"onnx_detector"},
     {"quantise"},
-    {"compose", "rundata"},
+    {"compose", "rundata", "gallery", "watch"},
     {"doctor"},
     {"export"},
     {"training"},

@@ -15,6 +15,7 @@ import torch
 import dsl
 from dsl.engine.checkpoint import load_checkpoint
 from dsl.errors import UserError
+from dsl.report.run_folder import read_run
 
 Coco = Callable[..., Path]
 
@@ -77,8 +78,17 @@ def test_burn_in_then_teaching_in_one_run(coco: Coco, tmp_path: Path) -> None:
     assert taught["foreground"] + taught["ignored"] > 0
     assert 0 <= taught["recall"] <= 1
     assert sorted(p.name for p in (tmp_path / "run" / "pseudo_labels").iterdir()) == [
-        "step_000004.jpg", "step_000004.json", "step_000008.jpg", "step_000008.json",
+        "step_000002.jpg", "step_000002.json", "step_000004.jpg", "step_000004.json",
+        "step_000008.jpg", "step_000008.json",
     ]  # fmt: skip
+    read = read_run(tmp_path / "run")
+    assert len(read.images) == 12
+    assert all(image.file is not None and image.file.is_file() for image in read.images)
+    assert all(image.truth for image in read.images)
+    assert sum(image.strong is not None for image in read.images) == 6
+    assert [step.step for step in read.gallery] == [2, 4, 8]
+    assert (read.num_labeled, read.finished) == (8, True)
+    assert "step_000008" not in (tmp_path / "run" / "report.html").read_text()  # one file, no links
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5])

@@ -46,6 +46,20 @@ def equal_weights(one: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+def test_a_report_that_cannot_be_written_does_not_end_the_training(
+    coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail(path: Path, _: object) -> None:
+        tried.append(path.name)
+        raise OSError("disk full")
+
+    monkeypatch.setattr("dsl.training.write_report", fail)
+    assert run(coco(count=20), tmp_path / "run").finished
+    assert set(tried) == {"report.html"}
+
+
 def test_a_run_folder_holds_everything(coco: Coco, tmp_path: Path) -> None:
     outcome = run(coco(count=20), tmp_path / "run", run__eval_every=3)
     folder = tmp_path / "run"
@@ -53,7 +67,7 @@ def test_a_run_folder_holds_everything(coco: Coco, tmp_path: Path) -> None:
     names = {f.name for f in folder.iterdir()}
     assert names == {
         "config.json", "environment.json", "log.jsonl", "tensorboard", "last.pt", "best.pt",
-        "results.json",
+        "results.json", "report.html",
     }  # fmt: skip
     config = json.loads((folder / "config.json").read_text())
     assert config["views"]["short_sides"] == [64]

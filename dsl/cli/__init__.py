@@ -11,6 +11,7 @@ import typer
 from dsl.cli.bench import bench
 from dsl.cli.data import SpreadPercents, join, scenes, split
 from dsl.cli.doctor import doctor
+from dsl.cli.look import report, watch
 from dsl.cli.train import demo, train
 from dsl.cli.use import evaluate, export, predict
 from dsl.errors import UserError
@@ -27,6 +28,8 @@ app.command()(doctor)
 app.command()(export)
 app.command()(demo)
 app.command()(bench)
+app.command()(report)
+app.command()(watch)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)

@@ -113,7 +113,7 @@ def _rehearse(config: Any, out: Path | None, init: Path | None) -> None:
     from dsl.dry_run import NOT_CHECKED, rehearse, table_of
 
     if out is not None:
-        api.refuse_existing(out)
+        api.refuse_existing_run(out)
     screen = console()
     rehearsal = rehearse(config, screen, init=init)
     screen.print(table_of(rehearsal, config))

@@ -17,6 +17,7 @@ from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.data.pictures import read_pictures
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
+from dsl.engine.processes import is_restarted
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
 from dsl.image import read_image
@@ -60,13 +61,29 @@ def train(
 def train_config(
     config: Config, out: str | Path, *, init: str | Path | None = None, console: Console = _QUIET
 ) -> Outcome:
-    """Train by complete settings."""
+    """Train by complete settings.
+
+    Started anew by torchrun after a failure, it goes on with the run that it left in `out`.
+    """
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if is_restarted() and _holds_run_of(config, folder):
+        if (folder / "last.pt").exists():
+            return resume(folder, console=console)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
         )
     return Training(config, folder, console, init=None if init is None else Path(init)).run()
+
+
+def _holds_run_of(config: Config, folder: Path) -> bool:
+    """Whether the folder's run has these settings; a foreign run must not be gone on with."""
+    try:
+        written = Config.model_validate_json((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    run = written.run.model_copy(update={"precision": config.run.precision})  # "auto" was settled
+    return written.model_copy(update={"run": run}) == config
 
 
 def resume(run: str | Path, *, console: Console = _QUIET) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.strategies.ddp import DDPStrategy
 
 from dsl.config import Config, parse_config
 from dsl.data.augment import STRONG

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.parallel import ParallelStrategy
 from torch import distributed, nn
 
 from dsl.errors import UserError
@@ -37,10 +38,7 @@ def launch(fabric: Fabric, *, nodes: int = 1) -> None:
 
     Fabric's own watcher would kill this process without a word when another one dies.
     """
-    if (
-        fabric.world_size > 1
-        and not fabric.strategy.cluster_environment.creates_processes_externally
-    ):
+    if fabric.world_size > 1 and not _is_started(fabric):
         count = fabric.world_size // nodes
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", str(_free_port()))
@@ -48,6 +46,13 @@ def launch(fabric: Fabric, *, nodes: int = 1) -> None:
         siblings = [_start(rank) for rank in range(1, count)]
         threading.Thread(target=_watch, args=(siblings,), daemon=True).start()
     fabric.launch()
+
+
+def _is_started(fabric: Fabric) -> bool:
+    strategy = fabric.strategy
+    if not isinstance(strategy, ParallelStrategy) or strategy.cluster_environment is None:
+        return True
+    return strategy.cluster_environment.creates_processes_externally
 
 
 def _free_port() -> int:
@@ -82,9 +87,9 @@ def _end(siblings: "Sequence[subprocess.Popen[bytes]]", cause: str) -> NoReturn:
 
 
 def _cause(code: int) -> str:
-    return (
-        f"was killed ({signal.Signals(-code).name})" if code < 0 else f"failed (exit code {code})"
-    )
+    if code < 0:
+        return f"was killed ({signal.Signals(-code).name})"
+    return f"failed (exit code {code})"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What the command line does, as functions: `import dsl; dsl.train(...)`."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ def train(
     overrides such as {"run.steps": 500, "views.flip": False}.
     """
     paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
-    given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
+    given = {key: os.path.realpath(path) for key, path in paths.items() if path is not None}
     if method is not None:
         given["method"] = method
     elif unlabeled is not None and not states(recipe, "method"):

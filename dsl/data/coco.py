@@ -16,8 +16,8 @@ from torch import Tensor
 from dsl.data.columns import BoxColumns, BoxRows, NameColumn, annotate, to_tensor
 from dsl.data.index import Index, Names
 from dsl.data.json_stream import Elements, stream_object
-from dsl.data.values import MAX_COORDINATE, name_problem, show
-from dsl.errors import UserError
+from dsl.data.values import MAX_COORDINATE, class_name_problem, name_problem
+from dsl.errors import UserError, show
 
 _PROBED = 5  # that many images are looked for when guessing the image folder
 _NUMERIC = frozenset((int, float))  # exact types: a bool is not a number
@@ -190,8 +190,8 @@ def _read_categories(table: _Table, value: object) -> list[tuple[int, str]]:
     for position, record in table.records(value):
         number = table.integer(position, record, key="id")
         name = table.text(position, record, key="name")
-        if not name.strip():
-            raise table.error(position, record, f"'name' is {show(name)}; the class needs a name")
+        if problem := class_name_problem(name):
+            raise table.error(position, record, f"'name' {problem}")
         if number in names:
             raise table.error(
                 position, record, f"id {number} is also that of {show(names[number])}"

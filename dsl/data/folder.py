@@ -11,8 +11,8 @@ import torch
 
 from dsl.data.columns import NameColumn
 from dsl.data.index import Index
-from dsl.data.values import show
-from dsl.errors import UserError
+from dsl.errors import UserError, show
+from dsl.files import GIGABYTE, check_file
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -57,17 +57,25 @@ def find_images(folder: Path) -> Iterator[str]:
             visited.add((state.st_dev, state.st_ino))
             with os.scandir(folder / prefix) as entries:
                 for entry in entries:
-                    if is_image(entry.name) and not entry.is_dir():
+                    if is_image(entry.name) and not _is_folder(entry):
                         yield prefix + entry.name
-                    elif not entry.name.startswith(".") and entry.is_dir():
+                    elif not entry.name.startswith(".") and _is_folder(entry):
                         waiting.append(f"{prefix}{entry.name}/")
         except OSError as error:
             raise UserError(f"{folder / prefix}: cannot be listed: {error.strerror}") from error
 
 
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; whoever opens it says so
+        return False
+
+
 def list_images(path: Path) -> Iterator[str]:
     """The lines of a list of images, as written."""
     try:
+        check_file(path, limit=GIGABYTE)
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
             for number, line in enumerate(lines, start=1):
                 name = line.strip()

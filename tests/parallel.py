@@ -20,7 +20,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_ranks(job: Callable[..., None], *arguments: Any, ranks: int, seconds: float = 120) -> None:
+def run_ranks(job: Callable[..., None], *arguments: Any, ranks: int, seconds: float = 300) -> None:
     """Call `job(*arguments)` in so many processes; one that fails or hangs fails the test."""
     port = free_port()
     processes = [
@@ -36,7 +36,8 @@ def run_ranks(job: Callable[..., None], *arguments: Any, ranks: int, seconds: fl
     for process in processes:
         process.kill()
     assert not hanging, f"ranks {hanging} still ran after {seconds} s"
-    assert [process.exitcode for process in processes] == [0] * ranks
+    codes = [process.exitcode for process in processes]
+    assert codes == [0] * ranks, f"exit codes {codes}"
 
 
 def _as_rank(

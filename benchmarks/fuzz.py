@@ -100,7 +100,7 @@ def attempt(target: Target, content: bytes, folder: Path, tally: Tally) -> None:
 
 
 def _shown(content: bytes) -> str:
-    return base64.b64encode(content[:4000]).decode()
+    return base64.b64encode(content[:1500]).decode()
 
 
 def inputs(target: Target, draw: random.Random) -> Iterator[bytes]:

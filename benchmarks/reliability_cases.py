@@ -1,13 +1,17 @@
-"""One line of the reliability table."""
+"""A row of `make reliability`: what was tried, how often it survived, and what was lost."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something that was tried so many times, how often it held, and what was lost where not."""
+    """One kind of trouble."""
 
     case: str
     tries: int
     survived: int
-    lost: str
+    lost: str  # in words, e.g. "at most 1 step"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.survived <= self.tries:
+            raise ValueError(f"{self.case}: {self.survived} of {self.tries} survived")

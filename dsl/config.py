@@ -5,6 +5,7 @@ the recipe, `--set a.b=value`, command-line options. Unknown keys name the neare
 """
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -312,7 +313,7 @@ def _read_recipe(recipe: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
 def _read_toml(recipe: str) -> dict[str, Any]:
     if recipe.endswith(".toml"):
         path = Path(recipe)
-        if not path.is_file():
+        if not os.path.isfile(path):  # a name too long is no file either
             raise UserError(f"recipe: no such file: {recipe}")
         check_file(path, limit=MEGABYTE)
         text = path.read_bytes()

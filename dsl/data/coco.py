@@ -4,6 +4,7 @@ The file is streamed into columns: opening a million images costs seconds and so
 megabytes. It never opens an image, and looks at the disk only to guess where the images are.
 """
 
+import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -260,6 +261,6 @@ def _guess_root(path: Path, names: list[str]) -> Path:
     bases = [folder, folder.parent, folder / "images", folder.parent / "images"]
     for base in bases:
         for part in parts:
-            if any((base / part / name).is_file() for name in names):
+            if any(os.path.isfile(base / part / name) for name in names):
                 return base / part
     return folder

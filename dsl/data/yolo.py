@@ -142,7 +142,7 @@ def _root(path: Path, named: object) -> Path:
         raise UserError(f"{path}: key 'path' is {show(named)}; it must name a folder")
     root = path.parent / named
     # A set that was moved still names its old place; the file then lies in the new one.
-    return root if root.is_dir() else path.parent
+    return root if os.path.isdir(root) else path.parent
 
 
 def _images_of(path: Path, entry: str, *, root: Path) -> Iterator[str]:
@@ -150,10 +150,10 @@ def _images_of(path: Path, entry: str, *, root: Path) -> Iterator[str]:
     # Roboflow writes ../train/images and means train/images.
     places = [root / entry, root / entry.removeprefix("../"), path.parent / entry]
     bases = (root, path.absolute().parent.parent)
-    place = next((p for p in places if p.exists() and _is_below(bases, p)), None)
+    place = next((p for p in places if os.path.exists(p) and _is_below(bases, p)), None)
     if place is None:
         looked = ", ".join(dict.fromkeys(str(place) for place in places))
-        if any(place.exists() for place in places):
+        if any(map(os.path.exists, places)):
             raise UserError(f"{path}: {show(entry)} {_LEAVES}")
         raise UserError(f"{path}: {show(entry)} does not exist; looked at {looked}")
     if place.is_dir():
@@ -161,7 +161,7 @@ def _images_of(path: Path, entry: str, *, root: Path) -> Iterator[str]:
     else:
         lines = list(list_images(place))
         base = place.parent
-        if lines and not (base / lines[0]).exists() and (root / lines[0]).exists():
+        if lines and not os.path.exists(base / lines[0]) and os.path.exists(root / lines[0]):
             base = root
         names = [base / line for line in lines]
         if away := next((n for n in names if not _is_below(bases, n)), None):

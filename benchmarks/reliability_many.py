@@ -17,6 +17,7 @@ from dsl.engine.checkpoint import load_checkpoint
 
 PATIENCE = 60.0  # seconds from the death of one process to the end of all
 START = 300.0
+_SCENES = SceneOptions(size=64, max_side=30)
 _SETTINGS = [
     "views.short_sides=[64]", "views.test_short_side=64", "views.max_side=64", "optim.batch=4",
     "run.workers=1", "run.device=cpu", "run.precision=fp32", "teaching.metanet=off",

@@ -19,6 +19,7 @@ from dsl.data.scenes import SceneOptions, write_scenes
 
 GROWTH = 0.05
 LIMIT = 1200.0  # seconds
+_SCENES = SceneOptions(size=64, max_side=30)
 _SETTINGS = [
     "views.short_sides=[64]", "views.test_short_side=64", "views.max_side=64", "optim.batch=4",
     "run.workers=2", "run.device=cpu", "run.precision=fp32", "teaching.metanet=detector",

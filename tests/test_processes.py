@@ -48,7 +48,7 @@ def sure(method: dsl.methods.base.Method) -> None:
     with torch.no_grad():
         for network in (method.student, method.teacher):
             torch.nn.init.normal_(network.head.class_logits.weight, std=0.3)
-            network.head.class_logits.bias.fill_(-1.5)
+            network.head.class_logits.bias.fill_(0.5)
 
 
 def train_recording(folder: Path, data: dict[str, Path], ranks: int) -> None:
@@ -56,7 +56,7 @@ def train_recording(folder: Path, data: dict[str, Path], ranks: int) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # the package's "full precision", whatever it is
-    run = training(folder / "run", data, **{"run.devices": ranks})
+    run = training(folder / "run", data, **{"run.devices": ranks, "optim.lr": 1e-4})
     run.method.student.backbone.freeze()
     torch.manual_seed(0)
     sure(run.method)

@@ -121,5 +121,5 @@ def _expect(condition: bool, message: str) -> None:
         raise TypeError(message)
 
 
-def _all(value: Any, container: type, kind: type) -> bool:
+def _all(value: Any, container: type[list[Any]] | type[dict[Any, Any]], kind: type) -> bool:
     return isinstance(value, container) and all(isinstance(each, kind) for each in value)

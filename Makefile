@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Both build their environment by themselves.
+# Three commands: `make demo`, `make test` and `make reliability`. They build their environment by themselves.
 #
 # The libraries (several GB) live in a folder keyed by pyproject.toml's hash, outside of the
 # checkout, so that any number of clones share them. The checkout holds only a thin `.venv` with
@@ -10,7 +10,7 @@ KEY    := $(shell $(PYTHON) -c "import hashlib, sys; print(hashlib.sha256(open('
 LIBS   := $(CACHE)/libs-$(KEY)
 RUN    := .venv/bin/python
 
-.PHONY: test demo env clean
+.PHONY: test demo reliability env clean
 
 env: .venv/ready-$(KEY)
 
@@ -38,6 +38,10 @@ test: env
 demo: env
 	@rm -rf demo
 	.venv/bin/dsl demo demo
+
+# Kills, faults, hostile files, many processes, a soak: one table, under 40 minutes on 2 cores.
+reliability: env
+	$(RUN) -m benchmarks.reliability
 
 clean:
 	rm -rf .venv demo runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,6 @@
 """What the command line does, as functions: `import dsl; dsl.train(...)`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from dsl.doctor.case import open_case
 from dsl.doctor.checks import examine
 from dsl.doctor.finding import Finding
 from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
+from dsl.engine.processes import is_restarted
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
 from dsl.inference import Model
@@ -65,7 +67,7 @@ def settings_for(
 ) -> Config:  # fmt: skip
     """The complete settings that these arguments of `train` come to."""
     paths = {"data.labeled": labeled, "data.val": val, "data.unlabeled": unlabeled}
-    given = {key: str(Path(path).resolve()) for key, path in paths.items() if path is not None}
+    given = {key: os.path.realpath(path) for key, path in paths.items() if path is not None}
     if method is not None:
         given["method"] = method
     elif unlabeled is not None and not states(recipe, "method"):
@@ -87,9 +89,16 @@ def diagnose(
 def train_config(
     config: Config, out: str | Path, *, init: str | Path | None = None, console: Console = _QUIET
 ) -> Outcome:
-    """Train by complete settings."""
+    """Train by complete settings.
+
+    Started anew by torchrun after a failure, it goes on with the run that it left in `out`.
+    """
     folder = Path(out)
-    refuse_existing_run(folder)
+    if is_restarted() and _holds_run_of(config, folder):
+        if (folder / "last.pt").exists():
+            return resume(folder, console=console)
+    else:
+        refuse_existing_run(folder)
     return Training(config, folder, console, init=None if init is None else Path(init)).run()
 
 
@@ -99,6 +108,16 @@ def refuse_existing_run(folder: Path) -> None:
         raise UserError(
             f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
         )
+
+
+def _holds_run_of(config: Config, folder: Path) -> bool:
+    """Whether the folder's run has these settings; a foreign run must not be gone on with."""
+    try:
+        written = Config.model_validate_json((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    run = written.run.model_copy(update={"precision": config.run.precision})  # "auto" was settled
+    return written.model_copy(update={"run": run}) == config
 
 
 def resume(run: str | Path, *, console: Console = _QUIET) -> Outcome:

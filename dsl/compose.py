@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 
 from dsl.config import Config, parse_config
 from dsl.data.augment import STRONG
@@ -16,6 +17,7 @@ from dsl.data.views import LabeledViews, Pair, Sample, Shuffle, Tilt, UnlabeledV
 from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
+from dsl.engine.processes import PATIENCE
 from dsl.engine.train import Length, Settings
 from dsl.errors import UserError
 from dsl.inference import Detector, Model
@@ -165,7 +167,8 @@ def build_fabric(config: Config) -> tuple[Fabric, str, str | None]:
     precision, note = choose_precision(wanted, kind)
     fabric = Fabric(
         accelerator=kind, devices=run.devices, num_nodes=run.nodes,
-        strategy="ddp" if many else "auto", plugins=[make_plugin(precision, kind)],
+        strategy=DDPStrategy(timeout=PATIENCE) if many else "auto",
+        plugins=[make_plugin(precision, kind)],
     )  # fmt: skip
     return fabric, precision, note
 

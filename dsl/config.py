@@ -5,6 +5,7 @@ the recipe, `--set a.b=value`, command-line options. Unknown keys name the neare
 """
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from pydantic import (
     field_validator,
 )
 
-from dsl.errors import UserError
+from dsl.errors import UserError, show
+from dsl.files import MEGABYTE, check_file
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -258,7 +260,7 @@ def parse_config(settings: Mapping[str, Any], *, source: str) -> Config:
         names = {part for key in _keys(Config) for part in key.split(".")}
         key = ".".join(part for part in path if part in names or part.isdigit())
         given = first.get("input")
-        raise UserError(f"{source}: {key} = {given!r}: {first['msg']}") from None
+        raise UserError(f"{source}: {key} = {show(given)}: {first['msg']}") from None
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
@@ -278,7 +280,7 @@ def _value(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
         return text
 
 
@@ -311,8 +313,9 @@ def _read_recipe(recipe: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
 def _read_toml(recipe: str) -> dict[str, Any]:
     if recipe.endswith(".toml"):
         path = Path(recipe)
-        if not path.is_file():
+        if not os.path.isfile(path):  # a name too long is no file either
             raise UserError(f"recipe: no such file: {recipe}")
+        check_file(path, limit=MEGABYTE)
         text = path.read_bytes()
     else:
         known = shipped_recipes()
@@ -323,8 +326,9 @@ def _read_toml(recipe: str) -> dict[str, Any]:
         text = (RECIPES / f"{recipe}.toml").read_bytes()
     try:
         return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{recipe}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{recipe}: not valid TOML: {reason}") from error
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from dsl.errors import UserError
+from dsl.files import GIGABYTE, check_file
 
 MEAN_COLOR = (124, 116, 104)  # ImageNet's: close to what padding becomes
 
 # A file of a few kilobytes can claim to hold a billion pixels; below Pillow's own limit, so that
 # the refusal is ours and says what to do.
 MAX_PIXELS = 175_000_000
+MAX_BYTES = 2 * GIGABYTE  # so many pixels of 16 bits in four channels need less
 
 # Named, because Pillow would otherwise try them all, and some (EPS) run outside programs.
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "PPM")
@@ -111,6 +113,7 @@ def fitted_size(height: int, width: int, *, short_side: int, max_side: int) -> t
 
 def _open(path: str | Path, use: Callable[[ImageFile.ImageFile], _Result]) -> _Result:
     try:
+        check_file(path, limit=MAX_BYTES)
         with Image.open(path, formats=_FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:

@@ -49,6 +49,7 @@ from dsl.engine.checkpoint import Checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
+from dsl.engine.processes import launch, peers_needed, share_buffers
 from dsl.engine.progress import CountBar, TrainBar
 from dsl.engine.train import Observer, Position, Step, fit
 from dsl.errors import UserError
@@ -123,7 +124,11 @@ class Training:
 
     def run(self) -> Outcome:
         """Launch the processes, train, and write down the results."""
-        self.fabric.launch()
+        with peers_needed(self.folder):
+            launch(self.fabric, nodes=self.config.run.nodes)
+            return self._run()
+
+    def _run(self) -> Outcome:
         keep_freed_memory()
         main = self.fabric.is_global_zero
         if main:
@@ -243,6 +248,7 @@ class Training:
         )
 
     def _evaluate(self) -> Evaluation:
+        share_buffers(self.method)
         truth, classes = annotations_of(self.data.val), self.data.labeled.classes
         teacher = self._detect(self.method.teacher)
         student = self._detect(self.method.student)

@@ -4,6 +4,7 @@ The file is streamed into columns: opening a million images costs seconds and so
 megabytes. It never opens an image, and looks at the disk only to guess where the images are.
 """
 
+import os
 import re
 from array import array
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from dsl.data.columns import BoxColumns, BoxRows, NameColumn, annotate, to_tenso
 from dsl.data.index import Index, Names
 from dsl.data.json_stream import Elements, stream_object
 from dsl.data.manifest import stated_root
-from dsl.data.values import MAX_COORDINATE, name_problem, show
-from dsl.errors import UserError
+from dsl.data.values import MAX_COORDINATE, class_name_problem, name_problem
+from dsl.errors import UserError, show
 
 _PROBED = 5  # that many images are looked for when guessing the image folder
 _NUMERIC = frozenset((int, float))  # exact types: a bool is not a number
@@ -193,8 +194,8 @@ def _read_categories(table: _Table, value: object) -> list[tuple[int, str]]:
     for position, record in table.records(value):
         number = table.integer(position, record, key="id")
         name = table.text(position, record, key="name")
-        if not name.strip():
-            raise table.error(position, record, f"'name' is {show(name)}; the class needs a name")
+        if problem := class_name_problem(name):
+            raise table.error(position, record, f"'name' {problem}")
         if number in names:
             raise table.error(
                 position, record, f"id {number} is also that of {show(names[number])}"
@@ -266,6 +267,6 @@ def _guess_root(path: Path, names: list[str]) -> Path:
     stated = stated_root(path)
     places = [base / part for base in bases for part in parts]
     for place in places if stated is None else [stated, *places]:
-        if any((place / name).is_file() for name in names):
+        if any(os.path.isfile(place / name) for name in names):
             return place
     return folder

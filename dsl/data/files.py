@@ -41,12 +41,19 @@ def find_images(folder: Path) -> Iterator[str]:
             visited.add((state.st_dev, state.st_ino))
             with os.scandir(folder / prefix) as entries:
                 for entry in entries:
-                    if is_image(entry.name) and not entry.is_dir():
+                    if is_image(entry.name) and not _is_folder(entry):
                         yield prefix + entry.name
-                    elif not entry.name.startswith(".") and entry.is_dir():
+                    elif not entry.name.startswith(".") and _is_folder(entry):
                         waiting.append(f"{prefix}{entry.name}/")
         except OSError as error:
             raise UserError(f"{folder / prefix}: cannot be listed: {error.strerror}") from error
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; whoever opens it says so
+        return False
 
 
 def _named(argument: str | Path) -> Iterator[str]:

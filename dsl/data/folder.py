@@ -11,8 +11,8 @@ import torch
 from dsl.data.columns import NameColumn
 from dsl.data.files import SUFFIXES, find_images, is_image
 from dsl.data.index import Index
-from dsl.data.values import show
-from dsl.errors import UserError
+from dsl.errors import UserError, show
+from dsl.files import GIGABYTE, check_file
 
 
 def read_folder(path: Path) -> Index:
@@ -39,6 +39,7 @@ def read_list(path: Path) -> Index:
 def list_images(path: Path) -> Iterator[str]:
     """The lines of a list of images, as written."""
     try:
+        check_file(path, limit=GIGABYTE)
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
             for number, line in enumerate(lines, start=1):
                 name = line.strip()

@@ -9,10 +9,9 @@ from dsl.data.coco import read_coco
 from dsl.data.folder import read_folder, read_list
 from dsl.data.index import Index
 from dsl.data.json_stream import stream_object
-from dsl.data.values import show
 from dsl.data.voc import read_voc
 from dsl.data.yolo import find_yaml, read_yolo
-from dsl.errors import UserError
+from dsl.errors import UserError, show
 
 _ACCEPTED = "COCO .json, YOLO .yaml, VOC split or list of images .txt, or a folder"
 

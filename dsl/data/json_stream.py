@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from dsl.errors import UserError
+from dsl.files import GIGABYTE, MEGABYTE, check_file
 
 # bytes; larger ones are slower: the objects of one window then reach the garbage collector
 WINDOW = 1 << 16
+
+MAX_FILE = 8 * GIGABYTE  # Objects365, the largest public set, has 3
+_MAX_VALUE = 64 * MEGABYTE  # characters of one element; a mask of a large image has a few
 
 # A number or literal that ends this close to the window's end may go on behind it: 12|5, 1.|5,
 # 1e+|5, -Infi|nity, \ud8|3d.
@@ -44,6 +48,7 @@ def stream_object(
     key `skip` may come as [], at any depth: COCO's polygons would take most of the time.
     """
     try:
+        check_file(path, limit=MAX_FILE)
         with path.open("rb") as stream:
             yield from _object(_Window(path, stream, size=window, skip=skip))
     except FileNotFoundError:
@@ -191,6 +196,8 @@ class _Window:
     def _refill(self) -> None:
         """Drop what is read, and at least double the rest: a long value is retried few times."""
         rest = self._text[self.position :]
+        if len(rest) > _MAX_VALUE:
+            self.fail(f"one value of more than {_MAX_VALUE:,} characters")
         self._passed += self.position
         self.position = 0
         self._one_by_one = False

@@ -17,8 +17,7 @@ from dsl.data.coco_records import Source
 from dsl.data.json_stream import Elements, stream_object
 from dsl.data.manifest import stated_root
 from dsl.data.split_pairs import Choice
-from dsl.data.values import show
-from dsl.errors import UserError
+from dsl.errors import UserError, show
 
 _NAME = re.compile(r"(?P<stem>.+)\.(?P<seed>\d+)@(?P<percent>\d+(\.\d+)?)(-unlabel(ed)?)?")
 _ACCEPTED = (

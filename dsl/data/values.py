@@ -1,4 +1,4 @@
-"""Single values that a user's file holds: what is allowed, and how an error shows what is not.
+"""Single values that a user's file holds: what is allowed, and what is wrong with the rest.
 
 It knows no file format; each reader adds the file and the place to the problem named here.
 """
@@ -7,13 +7,9 @@ import math
 import posixpath
 from pathlib import PureWindowsPath
 
+from dsl.errors import show
+
 MAX_COORDINATE = 1e6  # pixels; no image is so large, so the number is a slip
-
-
-def show(value: object) -> str:
-    """The value on one line and not too long, for an error message."""
-    text = ascii(value) if isinstance(value, str) else " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def name_problem(name: str) -> str | None:
@@ -27,6 +23,24 @@ def name_problem(name: str) -> str | None:
     if not name.isascii() and not _encodes(name):
         return f"{show(name)} is no valid text"
     return None
+
+
+def class_name_problem(name: str) -> str | None:
+    """Why this is no name of a class; None if it is one."""
+    if not name.strip():
+        return f"{show(name)} is empty; the class needs a name"
+    if not name.isascii() and not _is_text(name):
+        return f"{show(name)} is no valid text"
+    return None
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can be printed and written; half a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def coordinate(text: str) -> float | None:

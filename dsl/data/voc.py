@@ -17,9 +17,12 @@ import torch
 from dsl.data.columns import BoxColumns, NameColumn, annotate
 from dsl.data.files import is_image
 from dsl.data.index import Index
-from dsl.data.values import MAX_COORDINATE, coordinate, name_problem, show
-from dsl.errors import UserError
+from dsl.data.values import MAX_COORDINATE, coordinate, name_problem
+from dsl.errors import UserError, show
+from dsl.files import MEGABYTE, check_file
 
+_MAX_PAGE = 64 * MEGABYTE  # of one image; a page of 1,000 objects has about 0.3
+_MAX_SPLIT = 512 * MEGABYTE
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 Box = tuple[float, float, float, float]
@@ -110,6 +113,7 @@ def _split_lines(path: Path) -> Iterator[str]:
     """The ids of a split; a flag (1, 0, -1) behind them says of one class only, and is passed."""
     seen: set[str] = set()
     try:
+        check_file(path, limit=_MAX_SPLIT)
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text: {error}") from error
@@ -130,19 +134,26 @@ def _split_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: the split is empty")
 
 
+class _DoctypeError(Exception):
+    """Raised inside the parser, which does not know the file's name."""
+
+
 class _Builder(ElementTree.TreeBuilder):
     """Refuses a document type: only there can entities be declared that grow to gigabytes."""
 
     def doctype(self, name: str, _public: str | None, _system: str | None) -> NoReturn:
-        raise UserError(f"has a DOCTYPE ({show(name)}); remove it")
+        raise _DoctypeError(f"has a DOCTYPE ({show(name)}); remove it")
 
 
 def _read_page(path: Path) -> _Page:
     parser = ElementTree.XMLParser(target=_Builder())
     try:
+        check_file(path, limit=_MAX_PAGE)
         top = ElementTree.parse(path, parser).getroot()
-    except UserError as error:
+    except _DoctypeError as error:
         raise UserError(f"{path}: {error}") from None
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path}: no such file, but the split names it") from None
     except OSError as error:

@@ -19,13 +19,18 @@ from dsl.data.files import find_images
 from dsl.data.folder import list_images
 from dsl.data.index import Index
 from dsl.data.tolerance import account, is_too_many
-from dsl.data.values import show
-from dsl.errors import UserError
+from dsl.data.values import class_name_problem
+from dsl.errors import UserError, show
+from dsl.files import GIGABYTE, MEGABYTE, check_file
 from dsl.image import read_size
 
 SPLITS = ("train", "val", "test")
 _TOLERANCE = 0.01  # of the image: rounding and small overhang are normal
+_MAX_YAML = 16 * MEGABYTE
+_MAX_LABELS = GIGABYTE // 16  # of one image
 _MAX_CLASSES = 100_000  # a larger number in a label file is a slip
+
+_LEAVES = "leaves the data set; name its folder with the key 'path'"
 
 Box = tuple[float, float, float, float]
 
@@ -77,11 +82,16 @@ def _listed(files: Iterable[Path]) -> str:
 
 def _load_yaml(path: Path) -> dict[object, object]:
     try:
+        check_file(path, limit=_MAX_YAML)
         content = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # on a tag that its value does not fit, PyYAML raises nearly anything
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path}: not readable as YAML: {reason}") from error
     return content if isinstance(content, dict) else {}
 
@@ -116,8 +126,10 @@ def _class_names(path: Path, content: dict[object, object]) -> dict[int, str]:
     for number, name in names.items():
         if type(number) is not int or not 0 <= number < _MAX_CLASSES:
             raise UserError(f"{path}: key 'names': {show(number)} is no number of a class")
-        if type(name) not in (str, int) or not str(name).strip():
+        if type(name) not in (str, int):
             raise UserError(f"{path}: key 'names': class {number} is {show(name)}; write it in ''")
+        if problem := class_name_problem(str(name)):
+            raise UserError(f"{path}: key 'names': class {number}: {problem}")
         if str(name) in result.values():
             raise UserError(f"{path}: key 'names': {show(name)} occurs twice; merge or rename")
         result[number] = str(name)
@@ -131,29 +143,41 @@ def _root(path: Path, named: object) -> Path:
         raise UserError(f"{path}: key 'path' is {show(named)}; it must name a folder")
     root = path.parent / named
     # A set that was moved still names its old place; the file then lies in the new one.
-    return root if root.is_dir() else path.parent
+    return root if os.path.isdir(root) else path.parent
 
 
 def _images_of(path: Path, entry: str, *, root: Path) -> Iterator[str]:
     """The images of one entry: a folder, or a text file that lists them."""
     # Roboflow writes ../train/images and means train/images.
     places = [root / entry, root / entry.removeprefix("../"), path.parent / entry]
-    place = next((place for place in places if place.exists()), None)
+    bases = (root, path.absolute().parent.parent)
+    place = next((p for p in places if os.path.exists(p) and _is_below(bases, p)), None)
     if place is None:
         looked = ", ".join(dict.fromkeys(str(place) for place in places))
+        if any(map(os.path.exists, places)):
+            raise UserError(f"{path}: {show(entry)} {_LEAVES}")
         raise UserError(f"{path}: {show(entry)} does not exist; looked at {looked}")
     if place.is_dir():
         names = [place / name for name in sorted(find_images(place))]
     else:
         lines = list(list_images(place))
         base = place.parent
-        if lines and not (base / lines[0]).exists() and (root / lines[0]).exists():
+        if lines and not os.path.exists(base / lines[0]) and os.path.exists(root / lines[0]):
             base = root
         names = [base / line for line in lines]
+        if away := next((n for n in names if not _is_below(bases, n)), None):
+            raise UserError(f"{place}: {show(str(away))} {_LEAVES}")
     if not names:
         raise UserError(f"{path}: {place} holds no images")
     for name in names:
         yield _below(root, name)
+
+
+def _is_below(bases: Iterable[Path], place: Path) -> bool:
+    """Whether the place, by its name, lies in one of these folders. Links are the user's own: no
+    annotation file can make one."""
+    inside = os.path.abspath(place)
+    return any(os.path.commonpath([inside, base]) == base for base in map(os.path.abspath, bases))
 
 
 def _below(root: Path, image: Path) -> str:
@@ -282,6 +306,7 @@ def _read_labels(layout: _Layout, image: Path) -> list[_Label] | None:
 
 def _lines(file: Path) -> list[str]:
     try:
+        check_file(file, limit=_MAX_LABELS)
         return file.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise

@@ -90,20 +90,36 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         )
     try:
         return _parse(content)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UserError(f"checkpoint: {path} is damaged: {error}") from error
 
 
 def _parse(content: Mapping[str, Any]) -> Checkpoint:
+    """Every field of the right kind: what a checkpoint says is used without further questions."""
     thresholds: Sequence[float] | None = content["thresholds"]
-    weights = content["weights"]
-    if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise TypeError("weights: expected tensors")
+    classes, weights, training = content["classes"], content["weights"], content["training"]
+    settings, metrics = json.loads(content["settings"]), json.loads(content["metrics"])
+    _expect(isinstance(settings, dict), "settings: expected a mapping")
+    _expect(metrics is None or isinstance(metrics, dict), "metrics: expected a mapping")
+    _expect(training is None or isinstance(training, dict), "training: expected a mapping")
+    _expect(_all(classes, list, str), "classes: expected names")
+    _expect(thresholds is None or _all(thresholds, list, float), "thresholds: expected numbers")
+    _expect(_all(weights, dict, str), "weights: expected names")
+    _expect(_all(list(weights.values()), list, Tensor), "weights: expected tensors")
     return Checkpoint(
-        settings=json.loads(content["settings"]),
-        classes=tuple(content["classes"]),
+        settings=settings,
+        classes=tuple(classes),
         weights=weights,
         thresholds=None if thresholds is None else tuple(thresholds),
-        metrics=json.loads(content["metrics"]),
-        training=content["training"],
+        metrics=metrics,
+        training=training,
     )
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise TypeError(message)
+
+
+def _all(value: Any, container: type[list[Any]] | type[dict[Any, Any]], kind: type) -> bool:
+    return isinstance(value, container) and all(isinstance(each, kind) for each in value)

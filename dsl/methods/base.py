@@ -44,26 +44,36 @@ class Method(nn.Module):
         return self
 
 
+def num_ranks() -> int:
+    """Processes that train together."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
+
+
 def mean_over_ranks(value: Tensor) -> Tensor:
     """The sum over all processes divided by their number; no gradient."""
     value = value.detach()
-    if not distributed.is_available() or not distributed.is_initialized():
+    if num_ranks() == 1:
         return value
     value = value.clone()
     distributed.all_reduce(value)
-    return value / distributed.get_world_size()
+    return value / num_ranks()
 
 
 def counts_of(sums: LossSums, *, shared: bool) -> Tensor:
-    """(2,): what the sums are divided by. `shared`: averaged over the ranks, because DDP averages
-    the gradients, so the result is that of one process with all images."""
+    """(2,): what the sums are divided by, at least 1. `shared`: averaged over the ranks, because
+    DDP averages the gradients, so the result is that of one process with all images; the least
+    is then 1 for all of them together."""
     counts = torch.stack([sums.num_positives, sums.box_weights]).detach()
-    return mean_over_ranks(counts) if shared else counts
+    if not shared:
+        return counts.clamp(min=1)
+    return mean_over_ranks(counts).clamp(min=1 / num_ranks())
 
 
 def normalise(sums: LossSums, counts: Tensor) -> Losses:
     """Sums to means."""
-    num_positives, weight = counts.clamp(min=1)
+    num_positives, weight = counts
     parts = {
         "class": sums.classification / num_positives,
         "box": sums.box / weight,

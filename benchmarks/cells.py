@@ -90,9 +90,9 @@ def split(folder: Path, percent: int, seed: int) -> tuple[Path, Path | None]:
 
 
 def settings_of(arm: Arm, seed: int, steps: int | None) -> dict[str, Any]:
-    # Evaluated at the end only: nothing is selected, and the time is for training.
+    # Evaluated at the end only: nothing is selected or watched, and the time is for training.
     settings: dict[str, Any] = {
-        "run.seed": seed, "method": arm.method, "run.eval_every": 1_000_000,
+        "run.seed": seed, "method": arm.method, "run.eval_every": 1_000_000, "run.watch": False,
     }  # fmt: skip
     if steps is not None:
         settings["run.steps"] = steps

@@ -16,7 +16,7 @@ from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.data.pictures import read_pictures
-from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
+from dsl.engine.checkpoint import is_whole, load_checkpoint, save_checkpoint
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
 from dsl.image import read_image
@@ -62,7 +62,7 @@ def train_config(
 ) -> Outcome:
     """Train by complete settings."""
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(map(is_whole, folder.iterdir()))):
         raise UserError(
             f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
         )

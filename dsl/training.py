@@ -12,11 +12,13 @@ RUN/results.json      the final figures
 import json
 import os
 import platform
+import signal
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,12 +43,14 @@ from dsl.compose import (
 from dsl.config import Config
 from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, collate_images, load
 from dsl.data.views import read_resized
-from dsl.engine.checkpoint import Checkpoint
+from dsl.engine.checkpoint import Checkpoint, load_checkpoint, remove_partial, save_checkpoint
+from dsl.engine.divergence import Guard
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
 from dsl.engine.progress import CountBar, TrainBar
 from dsl.engine.train import Observer, Position, fit
+from dsl.engine.watch import Verdict, Watch
 from dsl.errors import UserError
 from dsl.inference import Detector, autocast
 from dsl.methods.dsl import DSL
@@ -71,8 +75,9 @@ class Outcome:
 
     folder: Path
     position: Position
-    finished: bool  # False: stopped by the user, can be resumed
+    finished: bool  # False: stopped by the user or the machine, can be resumed
     metrics: Mapping[str, Any] | None  # of the final averaged weights on the validation set
+    preempted: bool = False  # stopped by SIGTERM
 
 
 class Training:
@@ -113,43 +118,90 @@ class Training:
         self.fabric.launch()
         keep_freed_memory()
         main = self.fabric.is_global_zero
-        if main:
-            self._create_folder()
-        self.fabric.barrier()
-        start = Position()
+        start, saved = Position(), self.checkpoint.training if self.checkpoint else None
         optimizer = build_optimizer_of(self.config, self.method)
         self.method.to(memory_format=torch.channels_last)
         method, optimizer = self.fabric.setup(self.method, optimizer)
-        if self.checkpoint is not None and self.checkpoint.training is not None:
-            start = self._restore(self.checkpoint.training, optimizer)
+        if saved is not None:
+            start = self._restore(saved, optimizer)
+            self.console.print(f"resumed at step {start.step}")
+        guard = Guard(
+            self.fabric, self.method, restore=lambda: self._go_back(optimizer),
+            saved=None if saved is None else saved.get("guard"),
+        )  # fmt: skip
+        if main:
+            self._create_folder(lambda: self._snapshot(start, optimizer, guard))
+        self.fabric.barrier()
+        watch = self._watch()
         with ExitStack() as stack:
             observers: list[Observer] = []
-            log = RunLog(self.folder) if main else None
+            log = (
+                RunLog(self.folder, step=start.step, size=(saved or {}).get("log"))
+                if main
+                else None
+            )
             if log is not None:
                 stack.callback(log.close)
                 bar = stack.enter_context(TrainBar(self.console, self.length, start=start))
                 observers += [bar, LossLog(log)]
             observers.append(TeachingLog(log, self._read_teaching))
-            keeper = self._keeper(optimizer, log)
-            if self.checkpoint is None:
-                keeper.save(start)  # a run that dies early can be resumed, from its beginning
-            position = fit(
+            keeper = self._keeper(optimizer, guard, log, watch)
+            keeper.catch_up(start)
+            ending = fit(
                 self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
-                batches=self._batches, observers=[*observers, keeper], start=start,
+                source=_Source(self, keeper), guard=guard, observers=[*observers, keeper],
+                start=start,
             )  # fmt: skip
+        position = ending.position
         finished = self.length.progress(position.step, position.seconds) >= 1
+        if finished and keeper.latest is not None:
+            verdict = watch.verdict(best=keeper.best, final=keeper.latest.ap) if watch else None
+            if verdict is not None:
+                self.console.print(str(verdict))
+            if main:
+                self._write_results(position, keeper, skipped=guard.skipped, verdict=verdict)
         metrics = keeper.latest.metrics if keeper.latest and finished else None
-        if main and finished and keeper.latest is not None:
-            self._write_results(position, keeper.latest, best=keeper.best)
-        return Outcome(self.folder, position, finished, metrics)
+        preempted = not finished and ending.signal == signal.SIGTERM
+        return Outcome(self.folder, position, finished, metrics, preempted)
 
-    def _batches(self, step: int) -> Generator[Batch]:
+    def batches(self, step: int) -> Generator[Sequence[Batch]]:
+        """The parts of every step from this one on."""
         if isinstance(self.method, DSL) and self.method.teaching:
             self._learn_proxies(self.method)
         parts = self.config.optim.accumulate
         # Far more items than any run takes; the range is only read as far as training goes.
         items = range(step * parts, (self.length.steps or 1 << 40) * parts)
-        return load(self._training_batches(), items, workers=self._workers())
+        with closing(load(self._training_batches(), items, workers=self._workers())) as loaded:
+            for first in loaded:
+                yield [first, *islice(loaded, parts - 1)]
+
+    def shrink(self) -> None:
+        """Smaller parts, and more of them: the images of a step stay the same. It is a setting, so
+        that a resumed run starts with it."""
+        optim = self.config.optim
+        images = optim.batch // (optim.accumulate * self.fabric.world_size)
+        if images == 1:
+            raise UserError(
+                "out of memory with one labeled image at a time: "
+                "choose smaller images (views.max_side), or a smaller preset"
+            )
+        by = next(factor for factor in range(2, images + 1) if images % factor == 0)
+        optim = optim.model_copy(update={"accumulate": optim.accumulate * by})
+        self.config = self.config.model_copy(update={"optim": optim})
+        self.console.print(
+            f"out of memory: every step now goes in {optim.accumulate} parts of {images // by} "
+            f"labeled images, instead of {images} (optim.accumulate = {optim.accumulate})"
+        )
+
+    def _watch(self) -> Watch | None:
+        if not isinstance(self.method, DSL) or not self.config.run.watch:
+            return None
+        if bool(annotations_of(self.data.val).ignored.all()):  # also where there are none
+            self.console.print(
+                "val: holds no objects, so the run cannot watch whether the unlabeled images help"
+            )
+            return None
+        return Watch(self.method.ease)
 
     def _training_batches(self) -> TrainingBatches:
         teaching = isinstance(self.method, DSL) and self.method.teaching
@@ -189,8 +241,20 @@ class Training:
             return self.config.run.workers
         return max(1, min(8, (os.cpu_count() or 2) // self.config.run.devices - 1))
 
-    def _keeper(self, optimizer: _FabricOptimizer, log: RunLog | None) -> Keeper:
-        def report(step: int, evaluation: Evaluation) -> None:
+    def _keeper(
+        self, optimizer: _FabricOptimizer, guard: Guard, log: RunLog | None, watch: Watch | None
+    ) -> Keeper:
+        def say(step: int, text: str) -> None:
+            self.console.print(f"step {step}: {text}")
+            if log is not None:
+                log.write("notice", step, {"message": text})
+
+        def report(step: int, evaluation: Evaluation, phase: str) -> None:
+            if phase == "burn_in":
+                say(step, f"end of burn-in, val AP {percent(evaluation.metrics['ap'])}")
+                if log is not None:
+                    log.write("val_burn_in", step, dict(evaluation.metrics))
+                return
             if log is not None:
                 log.write("val", step, dict(evaluation.metrics))
                 log.write("val_student", step, dict(evaluation.student))
@@ -204,9 +268,11 @@ class Training:
 
         return Keeper(
             self.folder if log is not None else None,
-            snapshot=lambda position: self._snapshot(position, optimizer),
+            snapshot=lambda position: self._snapshot(position, optimizer, guard, log),
             evaluate=self._evaluate,
             report=report,
+            say=say,
+            watch=watch,
             eval_every=self.config.run.eval_every,
             save_every=self.config.run.save_every,
             resumed=self.checkpoint,
@@ -256,7 +322,10 @@ class Training:
             mine = {position: found for part in gathered for position, found in part.items()}
         return [mine[position] for position in range(len(self.data.val))]
 
-    def _snapshot(self, position: Position, optimizer: _FabricOptimizer) -> Checkpoint:
+    def _snapshot(
+        self, position: Position, optimizer: _FabricOptimizer, guard: Guard,
+        log: RunLog | None = None,
+    ) -> Checkpoint:  # fmt: skip
         return Checkpoint(
             settings=self.config.model_dump(mode="json"),
             classes=self.data.labeled.classes,
@@ -268,6 +337,8 @@ class Training:
                 "step": position.step,
                 "seconds": position.seconds,
                 "data": self.data.fingerprint(),
+                "guard": guard.state(),
+                "log": 0 if log is None else log.size(),
             },
         )
 
@@ -279,8 +350,11 @@ class Training:
             position = Position(int(saved["step"]), float(saved["seconds"]))
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise UserError(f"--resume: {self.folder}/last.pt is damaged: {error}") from error
-        self.console.print(f"resumed at step {position.step}")
         return position
+
+    def _go_back(self, optimizer: _FabricOptimizer) -> None:
+        """To the weights that were saved last; the steps and their images go on."""
+        self._restore(load_checkpoint(self.folder / "last.pt").training or {}, optimizer)
 
     def _check_method(self) -> None:
         if self.config.method == "supervised":
@@ -304,20 +378,47 @@ class Training:
         rest = f", without {', '.join(skipped)} (other classes)" if skipped else ""
         self.console.print(f"initialised from {init}{rest}")
 
-    def _create_folder(self) -> None:
+    def _create_folder(self, snapshot: Callable[[], Checkpoint]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        remove_partial(self.folder)
+        if self.checkpoint is None:
+            # Before anything else: a folder that holds more than a part of it can be resumed.
+            save_checkpoint(self.folder / "last.pt", snapshot())
         _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
         _write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
 
-    def _write_results(self, position: Position, latest: Evaluation, *, best: float) -> None:
+    def _write_results(
+        self, position: Position, keeper: Keeper, *, skipped: int, verdict: Verdict | None
+    ) -> None:
+        latest = keeper.latest
         content = {
             "step": position.step,
             "seconds": round(position.seconds, 1),
-            "val": latest.metrics,
-            "val_student": latest.student,
-            "best_val_ap": best,
+            "val": latest.metrics if latest else None,
+            "val_student": latest.student if latest else None,
+            "best_val_ap": keeper.best,
+            "burn_in_val_ap": verdict.burn_in if verdict else None,
+            "gained_val_ap": verdict.best - verdict.burn_in if verdict else None,
+            "skipped_steps": skipped,
         }
         _write_json(self.folder / "results.json", content)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What the loop asks of a run while it trains."""
+
+    training: Training
+    keeper: Keeper
+
+    def enter(self, position: Position) -> None:
+        self.keeper.end_of_burn_in(position)
+
+    def stream(self, step: int) -> Generator[Sequence[Batch]]:
+        return self.training.batches(step)
+
+    def shrink(self) -> None:
+        self.training.shrink()
 
 
 def environment(fabric: Fabric, precision: str) -> dict[str, Any]:

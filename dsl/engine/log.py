@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,9 +14,20 @@ from torch.utils.tensorboard import SummaryWriter
 class RunLog:
     """Appends to RUN/log.jsonl and RUN/tensorboard; a resumed run goes on in both."""
 
-    def __init__(self, folder: Path) -> None:
-        self._lines = (folder / "log.jsonl").open("a", buffering=1)
-        self._board = SummaryWriter(str(folder / "tensorboard"))
+    def __init__(self, folder: Path, *, step: int = 0, size: int | None = None) -> None:
+        """A run that goes on from `step` writes anew what it wrote after that: `size` is that of
+        log.jsonl at that moment."""
+        path = folder / "log.jsonl"
+        if size is not None and path.exists() and path.stat().st_size > size:
+            os.truncate(path, size)
+        self._lines = path.open("a", buffering=1)
+        self._board = SummaryWriter(
+            str(folder / "tensorboard"), purge_step=step + 1 if size is not None else None
+        )
+
+    def size(self) -> int:
+        """Of log.jsonl, in bytes."""
+        return os.fstat(self._lines.fileno()).st_size
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line {"kind", "step", "time", ...}; numbers go to TensorBoard under `kind/`."""

@@ -9,28 +9,20 @@ RUN/pseudo_labels/    what the teacher makes of a few unlabeled images, at every
 RUN/results.json      the final figures
 """
 
-import json
 import os
-import platform
 import signal
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import timm
 import torch
-import torchvision
-from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricOptimizer
 from rich.console import Console
 from torch import distributed
 
-import dsl
 from dsl.compose import (
     build_batches,
     build_detector,
@@ -48,9 +40,9 @@ from dsl.engine.divergence import Guard
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
-from dsl.engine.progress import CountBar, TrainBar
+from dsl.engine.progress import TrainBar
 from dsl.engine.train import Observer, Position, fit
-from dsl.engine.watch import Verdict, Watch
+from dsl.engine.watch import Watch
 from dsl.errors import UserError
 from dsl.inference import Detector, autocast
 from dsl.methods.dsl import DSL
@@ -58,10 +50,11 @@ from dsl.metrics import best_f1_thresholds, evaluate_coco
 from dsl.models.build import load_initial
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
-from dsl.models.instance_features import InstanceFeatures
 from dsl.models.weights import load_tensors
+from dsl.proxies import learn_proxies
 from dsl.report.tables import percent
 from dsl.report.teaching import Taught, write_teaching
+from dsl.run_files import environment, write_json, write_results
 from dsl.rundata import annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
@@ -159,7 +152,10 @@ class Training:
             if verdict is not None:
                 self.console.print(str(verdict))
             if main:
-                self._write_results(position, keeper, skipped=guard.skipped, verdict=verdict)
+                write_results(
+                    self.folder, position, keeper.latest, best=keeper.best, verdict=verdict,
+                    skipped=guard.skipped,
+                )  # fmt: skip
         metrics = keeper.latest.metrics if keeper.latest and finished else None
         preempted = not finished and ending.signal == signal.SIGTERM
         return Outcome(self.folder, position, finished, metrics, preempted)
@@ -211,23 +207,15 @@ class Training:
         )  # fmt: skip
 
     def _learn_proxies(self, method: DSL) -> None:
-        """What each class looks like, from the labeled images at test size; once in a run."""
-        metanet = method.metanet
-        if metanet is None or bool(metanet.ready):
-            return
-        if metanet.saved_extractor is not None:  # the detector's own backbone, as it is now
-            source = cast(FCOS, method.teacher).backbone
-            cast(InstanceFeatures, metanet.saved_extractor).backbone.load_state_dict(
-                source.state_dict()
-            )
         views = self.config.views
         batches = LabeledBatches(
             self.data.labeled, short_side=views.test_short_side, max_side=views.max_side,
             batch=EVAL_BATCH,
         )  # fmt: skip
-        with CountBar(self.console, "class proxies", len(batches)) as bar:
-            items = load(batches, range(len(batches)), workers=min(1, self._workers()))
-            metanet.learn(batch.to(self.fabric.device) for batch in bar.over(items))
+        learn_proxies(
+            method, batches, workers=min(1, self._workers()), device=self.fabric.device,
+            console=self.console,
+        )  # fmt: skip
 
     def _read_teaching(self) -> Mapping[str, Any] | None:
         if not isinstance(self.method, DSL) or self.method.telemetry is None:
@@ -384,24 +372,8 @@ class Training:
         if self.checkpoint is None:
             # Before anything else: a folder that holds more than a part of it can be resumed.
             save_checkpoint(self.folder / "last.pt", snapshot())
-        _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
-        _write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
-
-    def _write_results(
-        self, position: Position, keeper: Keeper, *, skipped: int, verdict: Verdict | None
-    ) -> None:
-        latest = keeper.latest
-        content = {
-            "step": position.step,
-            "seconds": round(position.seconds, 1),
-            "val": latest.metrics if latest else None,
-            "val_student": latest.student if latest else None,
-            "best_val_ap": keeper.best,
-            "burn_in_val_ap": verdict.burn_in if verdict else None,
-            "gained_val_ap": verdict.best - verdict.burn_in if verdict else None,
-            "skipped_steps": skipped,
-        }
-        _write_json(self.folder / "results.json", content)
+        write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
+        write_json(self.folder / "environment.json", environment(self.fabric, self.precision))
 
 
 @dataclass(frozen=True)
@@ -419,25 +391,3 @@ class _Source:
 
     def shrink(self) -> None:
         self.training.shrink()
-
-
-def environment(fabric: Fabric, precision: str) -> dict[str, Any]:
-    """Versions and machine, for the record."""
-    return {
-        "dsl": dsl.__version__,
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
-        "lightning_fabric": metadata.version("lightning-fabric"),
-        "platform": platform.platform(),
-        "device": str(fabric.device),
-        "processes": fabric.world_size,
-        "threads": torch.get_num_threads(),
-        "precision": precision,
-        "command": sys.argv,
-    }
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")

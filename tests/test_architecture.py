@@ -15,7 +15,7 @@ LAYERS = [
     {"methods"},
     {"engine"},
     {"report", "inference"},
-    {"compose", "rundata"},
+    {"compose", "rundata", "proxies", "run_files"},
     {"training"},
     {"api"},
     {"demo"},

@@ -136,9 +136,9 @@ def fit(
                 source.enter(position)
                 batches = source.stream(position.step)
             method.train()
+            parts = next(batches)
             # Dropout and its kin follow the step, not the history: a resumed run draws the same.
             torch.manual_seed(key_of(settings.seed, f"step/{fabric.global_rank}", position.step))
-            parts = next(batches)
             taken = _step(fabric, method, optimizer, parts, guard=guard, clip=settings.clip_norm)
             if taken is None:  # out of memory: the same step again, in smaller parts
                 batches.close()

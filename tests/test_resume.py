@@ -1,7 +1,8 @@
 """Exact resume: whatever kills a run, wherever, it ends as if nothing had happened."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ def train(coco: Coco, out: Path, **settings: Any) -> dsl.training.Outcome:
     )  # fmt: skip
 
 
-def kill_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
-    """The process dies in the middle of this call."""
+@contextmanager
+def killed_in(owner: Any, name: str, *, call: int) -> Iterator[None]:
+    """The process dies at the end of this call."""
     original, calls = getattr(owner, name), 0
 
     def dying(*arguments: Any, **options: Any) -> Any:
@@ -48,7 +50,10 @@ def kill_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None
             raise Killed
         return result
 
-    patch.setattr(owner, name, dying)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, dying)
+        with pytest.raises(Killed):
+            yield
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -90,13 +95,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("step", [1, SWITCH, SWITCH + 1, 4, 7])
-def test_killed_at_any_step(
-    coco: Coco, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_killed_at_any_step(coco: Coco, tmp_path: Path, whole: Path, step: int) -> None:
     """The step is done, but neither saved nor logged; saves are two steps apart."""
     out = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, engine, "_step", step)
+    with killed_in(engine, "_step", call=step):
         train(coco, out)
     saved = load_checkpoint(out / "last.pt")
     assert saved.training is not None
@@ -110,25 +112,19 @@ def test_killed_at_any_step(
     assert [x for x in lines(out) if x[1] in kinds] == [x for x in lines(whole) if x[1] in kinds]
 
 
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_killed_in_an_evaluation(
-    coco: Coco, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, call: int
-) -> None:
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_killed_in_an_evaluation(coco: Coco, tmp_path: Path, whole: Path, call: int) -> None:
     """That of the burn-in, one on the way, and the last one."""
     out = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, Training, "_evaluate", call if call < 3 else 4)
+    with killed_in(Training, "_evaluate", call=call):
         train(coco, out)
     assert dsl.resume(out).finished
     assert_same_run(whole, out)
 
 
-def test_killed_while_accumulating(
-    coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_while_accumulating(coco: Coco, tmp_path: Path) -> None:
     train(coco, tmp_path / "whole", **{"optim.accumulate": 2})
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, engine, "_gradients", 4)
+    with killed_in(engine, "_gradients", call=4):
         train(coco, tmp_path / "run", **{"optim.accumulate": 2})
     assert dsl.resume(tmp_path / "run").finished
     assert_same_run(tmp_path / "whole", tmp_path / "run")

@@ -99,8 +99,9 @@ class Run:
                 restore()
 
         self.guard = Guard(fabric, method, restore=go_back)
+        settings = Settings(Schedule("steps"), Length(steps), 0, clip_norm=1.0)
         self.ending = fit(
-            fabric, module, wrapped, settings=Settings(Schedule("steps"), Length(steps), 0, clip_norm=1.0),
+            fabric, module, wrapped, settings=settings,
             source=self.images, guard=self.guard, observers=[self.told.append],
         )  # fmt: skip
 

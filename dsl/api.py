@@ -19,7 +19,7 @@ from dsl.data.pictures import read_pictures
 from dsl.doctor.case import open_case
 from dsl.doctor.checks import examine
 from dsl.doctor.finding import Finding
-from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
+from dsl.engine.checkpoint import is_whole, load_checkpoint, save_checkpoint
 from dsl.engine.processes import is_restarted
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
@@ -104,7 +104,7 @@ def train_config(
 
 def refuse_existing_run(folder: Path) -> None:
     """A run's folder must be new, or empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(map(is_whole, folder.iterdir()))):
         raise UserError(
             f"--out: {folder} exists already; choose another name, or go on with --resume {folder}"
         )

@@ -234,6 +234,4 @@ def length_of(config: Config, num_images: int) -> Length:
 def settings_of(config: Config, length: Length) -> Settings:
     optim = config.optim
     schedule = Schedule(optim.schedule, optim.milestones, optim.warmup_steps)
-    return Settings(
-        schedule, length, config.run.seed, accumulate=optim.accumulate, clip_norm=optim.clip_norm
-    )
+    return Settings(schedule, length, config.run.seed, clip_norm=optim.clip_norm)

@@ -180,6 +180,9 @@ class RunConfig(_Section):
     """Steps between evaluations; "none": five times a run."""
     save_every: PositiveInt | None = None
     """Steps between checkpoints; "none": at every evaluation, and at least every 500."""
+    watch: bool = True
+    """Lower the unlabeled weight when the teacher falls clearly below the burn-in on the validation
+    set; off where methods are compared."""
     workers: Annotated[int, Field(ge=0)] | None = None
     """Loader processes of each device; "none": chosen by the number of cores."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

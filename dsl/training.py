@@ -11,26 +11,20 @@ RUN/report.html       all of it to look at, written anew at every evaluation
 RUN/results.json      the final figures
 """
 
-import json
 import os
-import platform
-import sys
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack
+import signal
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import timm
 import torch
-import torchvision
-from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricOptimizer
 from rich.console import Console
 from torch import distributed
 
-import dsl
 from dsl.compose import (
     build_batches,
     build_detector,
@@ -45,13 +39,15 @@ from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, load
 from dsl.data.views import UnlabeledViews
 from dsl.doctor.case import Case
 from dsl.doctor.checks import warn_before_training
-from dsl.engine.checkpoint import Checkpoint
+from dsl.engine.checkpoint import Checkpoint, load_checkpoint, remove_partial, save_checkpoint
+from dsl.engine.divergence import Guard
 from dsl.engine.log import RunLog
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.observers import Evaluation, Keeper, LossLog, TeachingLog
 from dsl.engine.processes import launch, peers_needed, share_buffers
-from dsl.engine.progress import CountBar, TrainBar
-from dsl.engine.train import Observer, Position, Step, fit
+from dsl.engine.progress import TrainBar
+from dsl.engine.train import Ending, Observer, Position, Step, fit
+from dsl.engine.watch import Watch
 from dsl.errors import UserError
 from dsl.gallery import Gallery
 from dsl.inference import Detector
@@ -60,11 +56,12 @@ from dsl.metrics import best_f1_thresholds, evaluate_coco
 from dsl.models.build import load_initial
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
-from dsl.models.instance_features import InstanceFeatures
 from dsl.models.weights import load_tensors
+from dsl.proxies import learn_proxies
 from dsl.report.html import write_report
 from dsl.report.run_folder import read_run
 from dsl.report.tables import percent
+from dsl.run_files import environment, write_json, write_results
 from dsl.rundata import RunData, annotations_of, open_run_data
 from dsl.types import Batch, Detections
 
@@ -77,8 +74,9 @@ class Outcome:
 
     folder: Path
     position: Position
-    finished: bool  # False: stopped by the user, can be resumed
+    finished: bool  # False: stopped by the user or the machine, can be resumed
     metrics: Mapping[str, Any] | None  # of the final averaged weights on the validation set
+    preempted: bool = False  # stopped by SIGTERM
 
 
 class Training:
@@ -131,36 +129,60 @@ class Training:
     def _run(self) -> Outcome:
         keep_freed_memory()
         main = self.fabric.is_global_zero
-        if main:
-            self._create_folder()
-        self.fabric.barrier()
-        start = Position()
+        start, saved = Position(), self.checkpoint.training if self.checkpoint else None
         optimizer = build_optimizer_of(self.config, self.method)
         self.method.to(memory_format=torch.channels_last)
         method, optimizer = self.fabric.setup(self.method, optimizer)
-        if self.checkpoint is not None and self.checkpoint.training is not None:
-            start = self._restore(self.checkpoint.training, optimizer)
+        if saved is not None:
+            start = self._restore(saved, optimizer)
+            self.console.print(f"resumed at step {start.step}")
+        guard = Guard(
+            self.fabric, self.method, restore=lambda: self._go_back(optimizer),
+            saved=None if saved is None else saved.get("guard"),
+        )  # fmt: skip
+        if main:
+            self._create_folder(lambda: self._snapshot(start, optimizer, guard))
+        self.fabric.barrier()
+        watch = self._watch()
         with ExitStack() as stack:
             observers: list[Observer] = []
-            log = RunLog(self.folder) if main else None
+            log = (
+                RunLog(self.folder, step=start.step, size=(saved or {}).get("log"))
+                if main
+                else None
+            )
             if log is not None:
                 stack.callback(log.close)
                 bar = stack.enter_context(TrainBar(self.console, self.length, start=start))
                 observers += [bar, LossLog(log)]
             observers.append(TeachingLog(log, self._read_teaching))
-            keeper = self._keeper(optimizer, log)
-            if self.checkpoint is None:
-                keeper.save(start)  # a run that dies early can be resumed, from its beginning
-            position = fit(
+            keeper = self._keeper(optimizer, guard, log, watch)
+            keeper.catch_up(start)
+            ending = fit(
                 self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
-                batches=self._batches, observers=[*observers, keeper], start=start,
+                source=_Source(self, keeper), guard=guard, observers=[*observers, keeper],
+                start=start,
             )  # fmt: skip
-        finished = self.length.progress(position.step, position.seconds) >= 1
-        metrics = keeper.latest.metrics if keeper.latest and finished else None
-        if main and finished and keeper.latest is not None:
-            self._write_results(position, keeper.latest, best=keeper.best)
+        return self._conclude(ending, keeper, watch=watch, guard=guard)
+
+    def _conclude(
+        self, ending: Ending, keeper: Keeper, *, watch: Watch | None, guard: Guard
+    ) -> Outcome:
+        """Say and write how it ended."""
+        position, latest = ending.position, keeper.latest
+        if self.length.progress(position.step, position.seconds) < 1 or latest is None:
+            preempted = ending.signal == signal.SIGTERM
+            return Outcome(self.folder, position, False, None, preempted)
+        verdict = watch.verdict(best=keeper.best, final=latest.ap) if watch else None
+        if verdict is not None:
+            self.console.print(str(verdict))
+        if self.fabric.is_global_zero:
+            write_results(
+                self.folder, position, latest, best=keeper.best, verdict=verdict,
+                skipped=guard.skipped,
+            )  # fmt: skip
             self._write_report()
-        return Outcome(self.folder, position, finished, metrics)
+        return Outcome(self.folder, position, True, latest.metrics)
 
     def rehearse(self) -> tuple[list[Step], Evaluation]:
         """Train and evaluate without a folder: what happened at each step, and the figures."""
@@ -170,11 +192,13 @@ class Training:
         method, optimizer = self.fabric.setup(self.method, optimizer)
         fit(
             self.fabric, method, optimizer, settings=settings_of(self.config, self.length),
-            batches=self._batches, observers=[steps.append],
+            source=_Source(self, None), observers=[steps.append],
+            guard=Guard(self.fabric, self.method, restore=lambda: None),
         )  # fmt: skip
         return steps, self._evaluate()
 
-    def _batches(self, step: int) -> Generator[Batch]:
+    def batches(self, step: int) -> Generator[Sequence[Batch]]:
+        """The parts of every step from this one on."""
         if isinstance(self.method, DSL) and self.method.teaching:
             self._learn_proxies(self.method)
             if self.fabric.is_global_zero and (gallery := self._gallery()) is not None:
@@ -182,7 +206,37 @@ class Training:
         parts = self.config.optim.accumulate
         # Far more items than any run takes; the range is only read as far as training goes.
         items = range(step * parts, (self.length.steps or 1 << 40) * parts)
-        return load(self._training_batches(), items, workers=self._workers())
+        with closing(load(self._training_batches(), items, workers=self._workers())) as loaded:
+            for first in loaded:
+                yield [first, *islice(loaded, parts - 1)]
+
+    def shrink(self) -> None:
+        """Smaller parts, and more of them: the images of a step stay the same. It is a setting, so
+        that a resumed run starts with it."""
+        optim = self.config.optim
+        images = optim.batch // (optim.accumulate * self.fabric.world_size)
+        if images == 1:
+            raise UserError(
+                "out of memory with one labeled image at a time: "
+                "choose smaller images (views.max_side), or a smaller preset"
+            )
+        by = next(factor for factor in range(2, images + 1) if images % factor == 0)
+        optim = optim.model_copy(update={"accumulate": optim.accumulate * by})
+        self.config = self.config.model_copy(update={"optim": optim})
+        self.console.print(
+            f"out of memory: every step now goes in {optim.accumulate} parts of {images // by} "
+            f"labeled images, instead of {images} (optim.accumulate = {optim.accumulate})"
+        )
+
+    def _watch(self) -> Watch | None:
+        if not isinstance(self.method, DSL) or not self.config.run.watch:
+            return None
+        if bool(annotations_of(self.data.val).ignored.all()):  # also where there are none
+            self.console.print(
+                "val: holds no objects, so the run cannot watch whether the unlabeled images help"
+            )
+            return None
+        return Watch(self.method.ease)
 
     def _training_batches(self) -> TrainingBatches:
         teaching = isinstance(self.method, DSL) and self.method.teaching
@@ -192,23 +246,15 @@ class Training:
         )  # fmt: skip
 
     def _learn_proxies(self, method: DSL) -> None:
-        """What each class looks like, from the labeled images at test size; once in a run."""
-        metanet = method.metanet
-        if metanet is None or bool(metanet.ready):
-            return
-        if metanet.saved_extractor is not None:  # the detector's own backbone, as it is now
-            source = cast(FCOS, method.teacher).backbone
-            cast(InstanceFeatures, metanet.saved_extractor).backbone.load_state_dict(
-                source.state_dict()
-            )
         views = self.config.views
         batches = LabeledBatches(
             self.data.labeled, short_side=views.test_short_side, max_side=views.max_side,
             batch=EVAL_BATCH,
         )  # fmt: skip
-        with CountBar(self.console, "class proxies", len(batches)) as bar:
-            items = load(batches, range(len(batches)), workers=min(1, self._workers()))
-            metanet.learn(batch.to(self.fabric.device) for batch in bar.over(items))
+        learn_proxies(
+            method, batches, workers=min(1, self._workers()), device=self.fabric.device,
+            console=self.console,
+        )  # fmt: skip
 
     def _read_teaching(self) -> Mapping[str, Any] | None:
         if not isinstance(self.method, DSL) or self.method.telemetry is None:
@@ -222,8 +268,20 @@ class Training:
             return self.config.run.workers
         return max(1, min(8, (os.cpu_count() or 2) // self.config.run.devices - 1))
 
-    def _keeper(self, optimizer: _FabricOptimizer, log: RunLog | None) -> Keeper:
-        def report(step: int, evaluation: Evaluation) -> None:
+    def _keeper(
+        self, optimizer: _FabricOptimizer, guard: Guard, log: RunLog | None, watch: Watch | None
+    ) -> Keeper:
+        def say(step: int, text: str) -> None:
+            self.console.print(f"step {step}: {text}")
+            if log is not None:
+                log.write("notice", step, {"message": text})
+
+        def report(step: int, evaluation: Evaluation, phase: str) -> None:
+            if phase == "burn_in":
+                say(step, f"end of burn-in, val AP {percent(evaluation.metrics['ap'])}")
+                if log is not None:
+                    log.write("val_burn_in", step, dict(evaluation.metrics))
+                return
             if log is not None:
                 log.write("val", step, dict(evaluation.metrics))
                 log.write("val_student", step, dict(evaluation.student))
@@ -239,9 +297,11 @@ class Training:
 
         return Keeper(
             self.folder if log is not None else None,
-            snapshot=lambda position: self._snapshot(position, optimizer),
+            snapshot=lambda position: self._snapshot(position, optimizer, guard, log),
             evaluate=self._evaluate,
             report=report,
+            say=say,
+            watch=watch,
             eval_every=self.config.run.eval_every,
             save_every=self.config.run.save_every,
             resumed=self.checkpoint,
@@ -298,7 +358,10 @@ class Training:
             mine = {position: found for part in gathered for position, found in part.items()}
         return [mine[position] for position in range(len(self.data.val))]
 
-    def _snapshot(self, position: Position, optimizer: _FabricOptimizer) -> Checkpoint:
+    def _snapshot(
+        self, position: Position, optimizer: _FabricOptimizer, guard: Guard,
+        log: RunLog | None = None,
+    ) -> Checkpoint:  # fmt: skip
         return Checkpoint(
             settings=self.config.model_dump(mode="json"),
             classes=self.data.labeled.classes,
@@ -310,6 +373,8 @@ class Training:
                 "step": position.step,
                 "seconds": position.seconds,
                 "data": self.data.fingerprint(),
+                "guard": guard.state(),
+                "log": 0 if log is None else log.size(),
             },
         )
 
@@ -321,8 +386,11 @@ class Training:
             position = Position(int(saved["step"]), float(saved["seconds"]))
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise UserError(f"--resume: {self.folder}/last.pt is damaged: {error}") from error
-        self.console.print(f"resumed at step {position.step}")
         return position
+
+    def _go_back(self, optimizer: _FabricOptimizer) -> None:
+        """To the weights that were saved last; the steps and their images go on."""
+        self._restore(load_checkpoint(self.folder / "last.pt").training or {}, optimizer)
 
     def _check_method(self) -> None:
         if self.config.method == "supervised":
@@ -345,45 +413,35 @@ class Training:
         rest = f", without {', '.join(skipped)} (other classes)" if skipped else ""
         self.console.print(f"initialised from {init}{rest}")
 
-    def _create_folder(self) -> None:
+    def _create_folder(self, snapshot: Callable[[], Checkpoint]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
+        remove_partial(self.folder)
+        if self.checkpoint is None:
+            # Before anything else: a folder that holds more than a part of it can be resumed.
+            save_checkpoint(self.folder / "last.pt", snapshot())
+        write_json(self.folder / "config.json", self.config.model_dump(mode="json"))
         images = {
             "labeled": len(self.data.labeled),
             "unlabeled": len(self.data.unlabeled or ()),
             "val": len(self.data.val),
         }
         machine = environment(self.fabric, self.precision)
-        _write_json(self.folder / "environment.json", {**machine, "images": images})
-
-    def _write_results(self, position: Position, latest: Evaluation, *, best: float) -> None:
-        content = {
-            "step": position.step,
-            "seconds": round(position.seconds, 1),
-            "val": latest.metrics,
-            "val_student": latest.student,
-            "best_val_ap": best,
-        }
-        _write_json(self.folder / "results.json", content)
+        write_json(self.folder / "environment.json", {**machine, "images": images})
 
 
-def environment(fabric: Fabric, precision: str) -> dict[str, Any]:
-    """Versions and machine, for the record."""
-    return {
-        "dsl": dsl.__version__,
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
-        "lightning_fabric": metadata.version("lightning-fabric"),
-        "platform": platform.platform(),
-        "device": str(fabric.device),
-        "processes": fabric.world_size,
-        "threads": torch.get_num_threads(),
-        "precision": precision,
-        "command": sys.argv,
-    }
+@dataclass(frozen=True)
+class _Source:
+    """What the loop asks of a run while it trains."""
 
+    training: Training
+    keeper: Keeper | None  # None: a rehearsal, which keeps nothing
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    def enter(self, position: Position) -> None:
+        if self.keeper is not None:
+            self.keeper.end_of_burn_in(position)
+
+    def stream(self, step: int) -> Generator[Sequence[Batch]]:
+        return self.training.batches(step)
+
+    def shrink(self) -> None:
+        self.training.shrink()

@@ -207,6 +207,7 @@ class Batch:
     labeled: LabeledBatch
     unlabeled: UnlabeledBatch | None = None
     unreadable: tuple[str, ...] = ()  # files that another image had to stand in for
+    names: tuple[str, ...] = ()  # of the images, labeled ones first; to say which went wrong
 
     @property
     def num_images(self) -> int:
@@ -214,4 +215,4 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         unlabeled = None if self.unlabeled is None else self.unlabeled.to(device)
-        return Batch(self.labeled.to(device), unlabeled, self.unreadable)
+        return Batch(self.labeled.to(device), unlabeled, self.unreadable, self.names)

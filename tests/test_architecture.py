@@ -18,7 +18,7 @@ LAYERS = [
     {"report", "inference"},
     {"onnx_detector"},
     {"quantise"},
-    {"compose", "rundata", "gallery", "watch"},
+    {"compose", "rundata", "gallery", "watch", "proxies", "run_files"},
     {"doctor"},
     {"export"},
     {"training"},

@@ -5,6 +5,8 @@ Bad input is one line on stderr, exit code 2, no traceback, and no run folder.
 
 import copy
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -323,3 +325,24 @@ def test_a_full_disk_or_forbidden_place_is_one_line(
     refused(
         dsl("train", "--labeled", coco(count=10), "--out", blocked / "run", *QUICK), str(blocked)
     )
+
+
+def test_sigterm_saves_and_the_exit_code_says_resume_me(
+    dsl: Callable[..., Result], coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dsl.engine import train as engine
+
+    original = engine._step
+
+    def told_to_go(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(engine, "_step", told_to_go)
+    result = dsl("train", "--labeled", coco(count=8), "--out", tmp_path / "run", *QUICK)
+    assert result.code == 75, result.err
+    assert f"stopped at step 1 and saved; go on with: dsl train --resume {tmp_path}" in result.out
+    assert "exit code 75" in result.out
+    assert "75" in dsl("train", "--help").out
+    monkeypatch.setattr(engine, "_step", original)
+    assert dsl("train", "--resume", tmp_path / "run").code == 0

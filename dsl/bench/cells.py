@@ -125,9 +125,10 @@ class Runner:
         return cell
 
     def _settings(self, arm: Arm, seed: int) -> dict[str, Any]:
-        # Evaluated at the end only: nothing is selected, and the time is for training.
+        # Evaluated at the end only: nothing is selected or watched, and the time is for training.
         settings: dict[str, Any] = {
             "run.seed": seed, "method": arm.method, "run.eval_every": 1_000_000,
+            "run.watch": False,
         }  # fmt: skip
         if self.steps is not None:
             settings |= {"run.steps": self.steps, "run.epochs": None}

@@ -10,6 +10,8 @@ import typer
 from dsl.cli.common import console
 from dsl.errors import UserError
 
+RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: whoever started this may start it again
+
 
 def train(
     labeled: Annotated[
@@ -65,6 +67,9 @@ def train(
     dsl train --resume runs/first
 
     dsl train --labeled few.json --unlabeled rest.json --preset protocols/coco-10 --dry-run
+
+    Ctrl-C, or SIGTERM as of a machine that is taken away, finishes the step and saves. Exit codes:
+    0 done, or stopped by Ctrl-C; 2 an error; 75 ended by SIGTERM: go on with --resume.
     """
     from dsl import api
     from dsl.config import parse_overrides
@@ -106,6 +111,8 @@ def train(
             method=method, settings=overrides, init=init, console=console(),
         )  # fmt: skip
     _say_how_it_ended(outcome)
+    if outcome.preempted:
+        raise typer.Exit(RESUME_ME)
 
 
 def _rehearse(config: Any, out: Path | None, init: Path | None) -> None:
@@ -130,6 +137,7 @@ def _say_how_it_ended(outcome: Any) -> None:
         console().print(
             f"stopped at step {outcome.position.step} and saved; "
             f"go on with: dsl train --resume {folder}"
+            + (f" (exit code {RESUME_ME})" if outcome.preempted else "")
         )
         return
     if outcome.metrics is not None:

@@ -58,6 +58,15 @@ def collate_pairs(pairs: Sequence[Pair]) -> UnlabeledBatch:
 
 
 @dataclass(frozen=True)
+class Drawn(Generic[Shown]):
+    """What a stream shows at one position."""
+
+    shown: Shown
+    name: str  # of its image
+    unreadable: tuple[str, ...]  # messages about the images that it stands in for
+
+
+@dataclass(frozen=True)
 class Stream(Generic[Shown]):
     """An endless shuffled stream over an index; position p is the same on every machine."""
 
@@ -66,7 +75,7 @@ class Stream(Generic[Shown]):
     seed: int
     name: str
 
-    def __call__(self, position: int) -> tuple[Shown, tuple[str, ...]]:
+    def __call__(self, position: int) -> Drawn[Shown]:
         """What is shown at this position; an unreadable file is replaced by the next draw."""
         unreadable: list[str] = []
         for attempt in range(MAX_SUBSTITUTES):
@@ -75,16 +84,11 @@ class Stream(Generic[Shown]):
             image = shuffled(draw, len(self.index), seed=self.seed, stream=self.name)
             try:
                 random = generator(self.seed, self.name, draw)
-                return self.views(self.index, image, random), tuple(unreadable)
+                shown = self.views(self.index, image, random)
+                return Drawn(shown, self.index.names[image], tuple(unreadable))
             except UserError as error:
                 unreadable.append(str(error))
         raise UserError(f"{MAX_SUBSTITUTES} images in a row cannot be read: {unreadable[-1]}")
-
-    def batch(self, positions: range) -> tuple[list[Shown], tuple[str, ...]]:
-        """What is shown at these positions, and the files that could not be read."""
-        drawn = [self(position) for position in positions]
-        messages = tuple(message for _, unreadable in drawn for message in unreadable)
-        return [shown for shown, _ in drawn], messages
 
 
 class TrainingBatches(Dataset[Batch]):
@@ -101,11 +105,14 @@ class TrainingBatches(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         positions = range(step * self.batch + self.rank, (step + 1) * self.batch, self.ranks)
-        samples, unreadable = self.labeled.batch(positions)
-        if self.unlabeled is None:
-            return Batch(collate_samples(samples), None, unreadable)
-        pairs, more = self.unlabeled.batch(positions)
-        return Batch(collate_samples(samples), collate_pairs(pairs), unreadable + more)
+        samples = [self.labeled(position) for position in positions]
+        pairs = [self.unlabeled(position) for position in positions] if self.unlabeled else []
+        return Batch(
+            collate_samples([drawn.shown for drawn in samples]),
+            collate_pairs([drawn.shown for drawn in pairs]) if pairs else None,
+            unreadable=tuple(m for drawn in (*samples, *pairs) for m in drawn.unreadable),
+            names=tuple(drawn.name for drawn in (*samples, *pairs)),
+        )
 
 
 @dataclass(frozen=True)
@@ -178,8 +185,10 @@ class LabeledBatches(Dataset[LabeledBatch]):
 
 def _start_worker(worker: int) -> None:
     torch.set_num_threads(1)  # two processes with two threads each would fight for two cores
-    # Ctrl-C reaches the whole process group; the main process decides when the workers end.
+    # Ctrl-C reaches the whole process group, and so does the end of a preempted machine; the main
+    # process decides when the workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Careful(Dataset[Item | UserError]):

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from dsl.errors import UserError
 
 FORMAT = "dsl-checkpoint"
 VERSION = 1
+PARTIAL = ".partial"  # ending of files that are being written
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "metrics": json.dumps(checkpoint.metrics),
         "training": checkpoint.training,
     }
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
+            _write(content, file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # temporary files are private; checkpoints are not
@@ -60,6 +61,27 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _write(content: Mapping[str, Any], file: BinaryIO) -> None:
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:  # torch's complaint about the zip hides the full disk behind it
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def is_whole(path: Path) -> bool:
+    """Not what a process that was killed in the middle of a save left behind."""
+    return not (path.name.startswith(".") and path.name.endswith(PARTIAL))
+
+
+def remove_partial(folder: Path) -> None:
+    """Tidy up after such a process."""
+    for path in folder.iterdir():
+        if not is_whole(path):
+            path.unlink(missing_ok=True)
 
 
 def _umask() -> int:

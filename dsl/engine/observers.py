@@ -1,13 +1,16 @@
 """Observers of the training loop: the log, the checkpoints and the evaluations."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dsl.engine.checkpoint import Checkpoint, save_checkpoint
 from dsl.engine.log import RunLog
 from dsl.engine.train import Position, Step
+from dsl.engine.watch import Watch
+from dsl.errors import UserError
 
 EVALUATIONS = 5  # of a run, unless told otherwise
 SAVE_EVERY = 500  # steps, at the latest
@@ -37,17 +40,21 @@ class LossLog:
         self._count = 0
 
     def __call__(self, step: Step) -> None:
-        self._count += 1
-        for name, value in {**step.losses, "grad_norm": step.grad_norm}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
+        number = step.position.step
         for message in step.unreadable:
-            self._log.write("unreadable", step.position.step, {"message": message})
-        if step.position.step % self._every and not step.last:
+            self._log.write("unreadable", number, {"message": message})
+        if step.fault is None:
+            self._count += 1
+            for name, value in {**step.losses, "grad_norm": step.grad_norm}.items():
+                self._sums[name] = self._sums.get(name, 0.0) + value
+        else:  # one value that is not finite would hide the mean of all
+            self._log.write("skipped", number, asdict(step.fault))
+        if not self._count or (number % self._every and not step.last):
             return
         means = {name: value / self._count for name, value in self._sums.items()}
         seconds = round(step.position.seconds, 2)
         values = {**means, "lr": step.lr, "images": step.num_images, "seconds": seconds}
-        self._log.write("train", step.position.step, values)
+        self._log.write("train", number, values)
         self._sums, self._count = {}, 0
 
 
@@ -78,51 +85,108 @@ class Keeper:
         *,
         snapshot: Callable[[Position], Checkpoint],
         evaluate: Callable[[], Evaluation],
-        report: Callable[[int, Evaluation], None],
+        report: Callable[[int, Evaluation, str], None],
+        say: Callable[[int, str], None],
+        watch: Watch | None = None,
         eval_every: int | None = None,
         save_every: int | None = None,
         resumed: Checkpoint | None = None,
     ) -> None:
         """`folder` None: another rank writes, this one only takes part in the evaluation.
-        `snapshot` makes the full checkpoint, without figures; `resumed`: where the run goes on."""
+        `snapshot` makes the full checkpoint, without figures; `report` is told the step, its
+        evaluation and of what; `say` something that the user should know; `watch` None: nothing
+        compares with the burn-in; `resumed`: where the run goes on."""
         self._folder, self._snapshot = folder, snapshot
-        self._evaluate, self._report = evaluate, report
+        self._evaluate, self._report, self._say = evaluate, report, say
+        self._watch = watch
         self._eval_every, self._save_every = eval_every, save_every or SAVE_EVERY
-        self._progress = 0.0
-        self.best, self.latest = -1.0, None if resumed is None else _evaluation_of(resumed)
-        if resumed is not None and resumed.training is not None:
-            self.best = float(resumed.training["best"])
+        saved = (resumed.training if resumed is not None else None) or {}
+        self.best = float(saved.get("best", -1.0))
+        self.latest = None if resumed is None else _evaluation_of(resumed)
+        self._progress = float(saved.get("progress", 0.0))
+        self._pending = bool(saved.get("pending", False))  # an evaluation that is due
+        if watch is not None and saved.get("burn_in") is not None:
+            watch.burn_in = float(saved["burn_in"])
 
     def __call__(self, step: Step) -> None:
         number, finished = step.position.step, step.progress >= 1
-        due = finished or (self._is_due(step) and not step.stopping)
-        if due or step.stopping or number % self._save_every == 0:
-            self.save(step.position)  # before the evaluation: that may take long, or fail
-        if not due:
+        self._pending = self._is_due(step) or finished
+        if self._pending or step.stopping or number % self._save_every == 0:
+            # Before the evaluation: that may take long, or fail, or wait for the next session.
+            self.save(step.position, must=step.last)
+        if self._pending and (finished or not step.stopping):
+            self._look(step.position, must=finished)
+
+    def catch_up(self, position: Position) -> None:
+        """The evaluation that the run was about to make when it ended."""
+        if self._pending:
+            self._look(position, must=True)
+
+    def end_of_burn_in(self, position: Position) -> None:
+        """The model that has seen labels alone is a candidate, and what others are compared to."""
+        if self._watch is None:
             return
         self.latest = self._evaluate()
-        self._report(number, self.latest)
-        better = self.latest.ap > self.best
-        self.best = max(self.best, self.latest.ap)
-        checkpoint = self.save(step.position)
-        if checkpoint is None or self._folder is None:
-            return
-        if better or not (self._folder / "best.pt").exists():
-            save_checkpoint(self._folder / "best.pt", replace(checkpoint, training=None))
+        self._watch.burn_in = self.latest.ap
+        self._report(position.step, self.latest, "burn_in")
+        self._keep_if_best(position, must=False)
 
-    def save(self, position: Position) -> Checkpoint | None:
-        """Write last.pt, with the latest figures."""
+    def save(self, position: Position, *, must: bool) -> None:
+        """Write last.pt, with the latest figures. `must`: there will be no later one."""
+        if self._folder is not None:
+            self._write("last.pt", self._checkpoint(position), position, must=must)
+
+    def _look(self, position: Position, *, must: bool) -> None:
+        self.latest, self._pending = self._evaluate(), False
+        self._report(position.step, self.latest, "")
+        if self._watch is not None and (done := self._watch.look(self.latest.ap)):
+            self._say(position.step, done)
+        # First the best one: a run that dies in between evaluates again.
+        self._keep_if_best(position, must=must)
+        self.save(position, must=must)
+
+    def _keep_if_best(self, position: Position, *, must: bool) -> None:
+        if self.latest is None:
+            return
         if self._folder is None:
-            return None
-        checkpoint = self._snapshot(position)
-        if self.latest is not None:
-            checkpoint = replace(
-                checkpoint, metrics=self.latest.metrics, thresholds=self.latest.thresholds
-            )
-        training = {**(checkpoint.training or {}), "best": self.best}
-        checkpoint = replace(checkpoint, training=training)
-        save_checkpoint(self._folder / "last.pt", checkpoint)
-        return checkpoint
+            self.best = max(self.best, self.latest.ap)
+        elif self.latest.ap > self.best or not (self._folder / "best.pt").exists():
+            checkpoint = replace(self._checkpoint(position), training=None)
+            if self._write("best.pt", checkpoint, position, must=must):
+                self.best = self.latest.ap
+
+    def _checkpoint(self, position: Position) -> Checkpoint:
+        checkpoint, latest = self._snapshot(position), self.latest
+        training = {
+            **(checkpoint.training or {}),
+            "best": self.best,
+            "progress": self._progress,
+            "pending": self._pending,
+            "burn_in": None if self._watch is None else self._watch.burn_in,
+        }
+        if latest is None:
+            return replace(checkpoint, training=training)
+        training["student"] = json.dumps(latest.student)
+        return replace(
+            checkpoint, training=training, metrics=latest.metrics, thresholds=latest.thresholds
+        )
+
+    def _write(self, name: str, checkpoint: Checkpoint, position: Position, *, must: bool) -> bool:
+        """Whether it was written. What stood there before stays where it was not."""
+        path = cast(Path, self._folder) / name
+        if not all(bool(tensor.isfinite().all()) for tensor in checkpoint.weights.values()):
+            problem = f"{path}: not saved, the weights are not finite"
+        else:
+            try:
+                save_checkpoint(path, checkpoint)
+                return True
+            except OSError as error:
+                problem = f"{path}: could not be saved ({error.strerror or error})"
+        kept = "; the one from before is still there" if path.exists() else ""
+        if must:
+            raise UserError(f"{problem}{kept}; go on with: dsl train --resume {path.parent}")
+        self._say(position.step, f"{problem}{kept}; training goes on")
+        return False
 
     def _is_due(self, step: Step) -> bool:
         before, self._progress = self._progress, step.progress
@@ -135,4 +199,5 @@ class Keeper:
 def _evaluation_of(checkpoint: Checkpoint) -> Evaluation | None:
     if checkpoint.metrics is None or checkpoint.thresholds is None:
         return None
-    return Evaluation(checkpoint.metrics, {}, checkpoint.thresholds)
+    student = (checkpoint.training or {}).get("student", "{}")
+    return Evaluation(checkpoint.metrics, json.loads(student), checkpoint.thresholds)

@@ -100,6 +100,8 @@ class TrainBar(_Shown):
             self._task, completed=self._done(step.position), where=where, status=status,
             description=step.phase,
         )  # fmt: skip
+        if step.fault is not None:
+            self._console.print(f"{where} skipped: {step.fault}")
         quiet = not self._console.is_terminal
         if quiet and (now - self._said > QUIET_SECONDS or step.last):
             self._said = now

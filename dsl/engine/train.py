@@ -7,17 +7,21 @@ observers, called after every step with what just happened.
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor
 
+from dsl.engine.divergence import Fault, Guard
 from dsl.engine.optim import Schedule, set_learning_rate
+from dsl.engine.shortage import is_out_of_memory
+from dsl.errors import UserError
 from dsl.methods.base import Losses, Method
 from dsl.randomness import key_of
 from dsl.types import Batch
@@ -64,7 +68,8 @@ class Step:
     grad_norm: float
     num_images: int  # over all ranks
     unreadable: tuple[str, ...]
-    stopping: bool  # the user asked to stop: save now
+    stopping: bool  # someone asked to stop: save now
+    fault: Fault | None = None  # the step was not finite, and was not taken
 
     @property
     def last(self) -> bool:
@@ -81,8 +86,29 @@ class Settings:
     schedule: Schedule
     length: Length
     seed: int
-    accumulate: int = 1
     clip_norm: float | None = None
+
+
+class Source(Protocol):
+    """Where the batches come from."""
+
+    def enter(self, position: Position) -> None:
+        """Called when the method enters a new phase."""
+
+    def stream(self, step: int) -> Generator[Sequence[Batch]]:
+        """This rank's batches from that step on: the parts of one step at a time. Loader workers
+        start with the first one, and end when it is closed."""
+
+    def shrink(self) -> None:
+        """Cut every step of later streams into more parts, because the memory does not suffice."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a training ended, and the signal that ended it early."""
+
+    position: Position
+    signal: int | None
 
 
 def fit(
@@ -91,33 +117,38 @@ def fit(
     optimizer: _FabricOptimizer,
     *,
     settings: Settings,
-    batches: Callable[[int], Generator[Batch]],
+    source: Source,
+    guard: Guard,
     observers: Sequence[Observer],
     start: Position = BEGINNING,
-) -> Position:
-    """Train from `start` to the end; returns where it ended.
-
-    `batches(step)` streams this rank's batches from that step on, `accumulate` of them per step;
-    it is called again when the method enters a new phase.
-    """
-    began, position = time.monotonic() - start.seconds, start
-    stream: Generator[Batch] | None = None
+) -> Ending:
+    """Train from `start` to the end, or until a signal says stop."""
+    began, position, stop = time.monotonic() - start.seconds, start, 0
+    batches = source.stream(start.step)  # nothing is loaded before the first one is asked for
     # Fabric's wrapper would hook every layer whenever another of its methods is called.
     owner = cast(Method, method.module)
-    method.train()
     with StopOnSignal() as signals:
-        while not (done := settings.length.progress(position.step, position.seconds)) >= 1:
+        while not stop and (done := settings.length.progress(position.step, position.seconds)) < 1:
             factor = settings.schedule(done, position.step)
             set_learning_rate(optimizer.optimizer, factor)
-            if owner.advance(done) or stream is None:
-                if stream is not None:
-                    stream.close()  # its loader workers end with it
-                stream = batches(position.step)
+            if owner.advance(done):
+                batches.close()
+                source.enter(position)
+                batches = source.stream(position.step)
+            method.train()
+            parts = next(batches)
             # Dropout and its kin follow the step, not the history: a resumed run draws the same.
             torch.manual_seed(key_of(settings.seed, f"step/{fabric.global_rank}", position.step))
-            losses, grad_norm, parts = _step(fabric, method, optimizer, stream, settings=settings)
-            owner.after_step(position.step + 1)
-            seconds, stopping = _agree(fabric, time.monotonic() - began, signals.received)
+            taken = _step(fabric, method, optimizer, parts, guard=guard, clip=settings.clip_norm)
+            if taken is None:  # out of memory: the same step again, in smaller parts
+                batches.close()
+                source.shrink()
+                batches = source.stream(position.step)
+                continue
+            losses, grad_norm, fault = taken
+            if fault is None:
+                owner.after_step(position.step + 1)
+            seconds, stop = _agree(fabric, time.monotonic() - began, signals.received)
             position = Position(position.step + 1, seconds)
             told = Step(
                 position,
@@ -128,71 +159,97 @@ def fit(
                 grad_norm=grad_norm,
                 num_images=sum(part.num_images for part in parts) * fabric.world_size,
                 unreadable=tuple(name for part in parts for name in part.unreadable),
-                stopping=stopping,
+                stopping=stop > 0,
+                fault=fault,
             )
             for observer in observers:
                 observer(told)
-            method.train()
-            if stopping:
-                break
-    return position
+    batches.close()
+    return Ending(position, stop or None)
 
 
 def _step(
-    fabric: Fabric, method: _FabricModule, optimizer: _FabricOptimizer, stream: Iterator[Batch],
-    *, settings: Settings,
-) -> tuple[dict[str, float], float, list[Batch]]:  # fmt: skip
-    """One optimizer step over `accumulate` batches: mean losses, gradient norm, the batches."""
-    parts = [next(stream) for _ in range(settings.accumulate)]
-    means: Losses = {}
-    for number, part in enumerate(parts, start=1):
-        waiting = number < len(parts) and fabric.world_size > 1
-        with fabric.no_backward_sync(method, enabled=waiting):
-            losses: Losses = method(part.to(fabric.device))
-            fabric.backward(losses["loss"] / len(parts))
-        for name, value in losses.items():
-            means[name] = means.get(name, 0) + value.detach() / len(parts)
-    limit = settings.clip_norm or float("inf")
+    fabric: Fabric, method: _FabricModule, optimizer: _FabricOptimizer, parts: Sequence[Batch],
+    *, guard: Guard, clip: float | None,
+) -> tuple[dict[str, float], float, Fault | None] | None:  # fmt: skip
+    """One optimizer step: mean losses, gradient norm, and why it was not taken, if it was not.
+    None when the memory did not suffice."""
+    guard.remember()
+    means = _gradients(fabric, method, parts)
+    if means is None:
+        guard.undo()
+        optimizer.zero_grad()
+        torch.cuda.empty_cache()
+        return None
+    limit = clip or float("inf")
     norm = fabric.clip_gradients(method, optimizer, max_norm=limit, error_if_nonfinite=False)
-    optimizer.step()
-    optimizer.zero_grad()
     names = sorted(means)
+    # One reading for all figures: each one would wait for the device.
     values = torch.stack(
         [means[name].float() for name in names] + [cast(Tensor, norm).float()]
     ).tolist()
-    return dict(zip(names, values, strict=False)), values[-1], parts
+    losses = dict(zip(names, values, strict=False))
+    fault = guard.check(losses, values[-1], parts)
+    if fault is None:
+        optimizer.step()
+    optimizer.zero_grad()
+    return losses, values[-1], fault
 
 
-def _agree(fabric: Fabric, seconds: float, stopping: bool) -> tuple[float, bool]:
-    """All ranks go by rank 0's clock, and stop together when any of them was told to."""
+def _gradients(fabric: Fabric, method: _FabricModule, parts: Sequence[Batch]) -> Losses | None:
+    """Mean losses over the parts, and their gradients; None when the memory did not suffice."""
+    means: Losses = {}
+    try:
+        for number, part in enumerate(parts, start=1):
+            waiting = number < len(parts) and fabric.world_size > 1
+            with fabric.no_backward_sync(method, enabled=waiting):
+                losses: Losses = method(part.to(fabric.device))
+                fabric.backward(losses["loss"] / len(parts))
+            for name, value in losses.items():
+                means[name] = means.get(name, 0) + value.detach() / len(parts)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        if fabric.world_size > 1:  # the others are already waiting for this one's gradients
+            raise UserError(
+                f"out of memory on process {fabric.global_rank}: "
+                "resume with a smaller share per process, e.g. --set optim.accumulate=2"
+            ) from error
+        return None
+    return means
+
+
+def _agree(fabric: Fabric, seconds: float, received: int) -> tuple[float, int]:
+    """All ranks go by rank 0's clock, and stop together when any of them got a signal."""
     if fabric.world_size == 1:
-        return seconds, stopping
-    clock = torch.tensor([seconds if fabric.is_global_zero else 0.0, float(stopping)])
-    total = fabric.all_reduce(clock.to(fabric.device), reduce_op="sum")
-    return float(total[0]), bool(total[1] > 0)
+        return seconds, received
+    clock = torch.tensor([seconds if fabric.is_global_zero else 0.0, float(received)])
+    agreed = fabric.all_reduce(clock.to(fabric.device), reduce_op="max")
+    return float(agreed[0]), int(agreed[1])
 
 
 class StopOnSignal:
-    """The first Ctrl-C asks the loop to finish its step and save; the second one interrupts."""
+    """Ctrl-C, or the SIGTERM of a machine that is taken away, asks the loop to finish its step and
+    save; a second Ctrl-C interrupts."""
 
     def __init__(self) -> None:
-        self.received = False
+        self.received = 0  # the signal's number
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
-        try:
-            self._previous = signal.signal(signal.SIGINT, self._on_signal)
-        except ValueError:  # not in the main thread: whoever owns the signals decides
-            self._previous = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not in the main thread: whoever owns the signals decides.
+            with suppress(ValueError):
+                self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.received:
+        if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = True
-        print(
-            "\nstopping after this step, and saving; Ctrl-C again to stop at once", file=sys.stderr
-        )
+        self.received = max(self.received, number)
+        again = "; Ctrl-C again to stop at once" if number == signal.SIGINT else ""
+        print(f"\nstopping after this step, and saving{again}", file=sys.stderr)

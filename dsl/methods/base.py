@@ -29,6 +29,10 @@ class Method(nn.Module):
         may want other batches."""
         return False
 
+    def ease(self) -> str | None:
+        """Rely less on unlabeled images, for good; says what was done, None: nothing to lower."""
+        return None
+
     @property
     def phase(self) -> str:
         """What the progress bar calls the present phase."""

@@ -25,6 +25,8 @@ from dsl.ssod.teacher import make_teacher, update_teacher
 from dsl.ssod.telemetry import Telemetry
 from dsl.types import Batch, DenseOutput, ImageBatch, Targets, UnlabeledBatch
 
+LEAST_TRUST = 1 / 64  # of alpha that is left after many a halving
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -45,6 +47,7 @@ class DSL(Method):
     """L = L_s + unlabeled * L_u + scale * L_scale."""
 
     started: Tensor
+    trust: Tensor
 
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
@@ -56,6 +59,7 @@ class DSL(Method):
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("trust", torch.ones(()))  # share of alpha that is left
         self.telemetry: Telemetry | None = None
         self._progress = 0.0
 
@@ -76,6 +80,17 @@ class DSL(Method):
         self.teacher.load_state_dict(self.student.state_dict())
         self.started.fill_(True)
         return True
+
+    def ease(self) -> str | None:
+        if not self.teaching or float(self.trust) <= LEAST_TRUST:
+            return None
+        self.trust.mul_(0.5)
+        return f"halved the weight of the unlabeled images, to {float(self.alpha):.3g}"
+
+    @property
+    def alpha(self) -> Tensor:
+        """The weight of L_u, as far as it was not lowered."""
+        return self.weights.unlabeled * self.trust
 
     def forward(self, batch: Batch) -> Losses:
         labeled = self.criterion(self.student(batch.labeled.images), batch.labeled.targets)
@@ -123,14 +138,13 @@ class DSL(Method):
         self, labeled: LossSums, unlabeled: LossSums, scale: tuple[Tensor, Tensor] | None
     ) -> Losses:
         """One division for all: a batch with few pseudo-labels cannot make L_u explode."""
-        alpha = self.weights.unlabeled
         if self.weights.normaliser == "joint":
             counts = self._counts(labeled + unlabeled)
             of_labels, taught = normalise(labeled, counts), normalise(unlabeled, counts)
         else:
             of_labels = normalise(labeled, self._counts(labeled))
             taught = normalise(unlabeled, self._counts(unlabeled))
-        loss = of_labels["loss"] + alpha * taught["loss"]
+        loss = of_labels["loss"] + self.alpha * taught["loss"]
         losses = {**of_labels, "unlabeled": taught["loss"]}
         if scale is not None:
             total, count = scale

@@ -1,0 +1,53 @@
+"""Never worse than labels alone: compares the teacher with the burn-in model on the validation set.
+
+It sees AP figures only. "Clearly" below means more than two points and more than a tenth:
+validation sets of few labels are small, and their figures jump.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+POINTS, SHARE = 0.02, 0.1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the unlabeled images helped."""
+
+    burn_in: float  # AP of the model that had seen labels alone
+    best: float
+    final: float
+
+    def __str__(self) -> str:
+        before, final = f"{100 * self.burn_in:.1f}", f"{100 * self.final:.1f}"
+        if self.best > self.burn_in:
+            gain = 100 * (self.best - self.burn_in)
+            return (
+                f"the unlabeled images helped: val AP {before} after the burn-in on labels alone, "
+                f"{100 * self.best:.1f} at best (+{gain:.1f}), {final} at the end"
+            )
+        return (
+            f"the unlabeled images did not help: val AP {before} after the burn-in on labels "
+            f"alone, {final} at the end; best.pt is not from after the burn-in"
+        )
+
+
+class Watch:
+    """Lowers the weight of the unlabeled images while the teacher is clearly below the burn-in."""
+
+    def __init__(self, ease: Callable[[], str | None], *, burn_in: float | None = None) -> None:
+        """`burn_in`: its AP, where that phase is over already."""
+        self._ease, self.burn_in = ease, burn_in
+
+    def look(self, ap: float) -> str | None:
+        """Told the AP of every evaluation; what it did about it, in words."""
+        if self.burn_in is None or ap >= self.burn_in - max(POINTS, SHARE * self.burn_in):
+            return None
+        done = self._ease() or "the weight of the unlabeled images cannot get lower"
+        return (
+            f"val AP {100 * ap:.1f} is clearly below the {100 * self.burn_in:.1f} "
+            f"of the burn-in: {done}"
+        )
+
+    def verdict(self, *, best: float, final: float) -> Verdict | None:
+        return None if self.burn_in is None else Verdict(self.burn_in, best, final)

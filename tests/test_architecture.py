@@ -14,7 +14,7 @@ LAYERS = [
     {"ssod"},
     {"methods"},
     {"engine"},
-    {"report", "inference"},
+    {"report", "inference", "labeling"},
     {"compose", "rundata"},
     {"training"},
     {"api"},

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from dsl.cli.data import scenes
+from dsl.cli.data import convert, scenes, show
 from dsl.cli.train import demo, train
-from dsl.cli.use import evaluate, predict
+from dsl.cli.use import evaluate, label, predict
 from dsl.errors import UserError
 
 app = typer.Typer(
@@ -21,10 +21,13 @@ app = typer.Typer(
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(label)
 app.command()(demo)
 
 data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)
+data_app.command()(convert)
+data_app.command()(show)
 app.add_typer(data_app, name="data")
 
 # typer brings its own click in some versions and imports it in others; these are its classes.

@@ -18,6 +18,7 @@ from dsl.data.columns import BoxColumns, NameColumn, annotate
 from dsl.data.folder import is_image
 from dsl.data.index import Index
 from dsl.data.values import MAX_COORDINATE, coordinate, name_problem, show
+from dsl.data.xml_tree import parse_xml
 from dsl.errors import UserError
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -48,7 +49,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
     Classes are the sorted names of the set unless given; a name that is not among the given ones is
     an error. `difficult` objects are ignored ones.
     """
-    path = Path(path)
+    path, declared = Path(path), classes is not None
     folder, files = _xml_files(path)
     folder = Path(os.path.abspath(folder))  # '.' has no name and no parent
     pages = [_read_page(file) for file in files]
@@ -74,6 +75,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
         annotations=annotated.annotations,
         classes=tuple(classes),
         category_ids=tuple(range(1, len(classes) + 1)),
+        classes_declared=declared,
         notes=annotated.notes,
     )
 
@@ -128,25 +130,11 @@ def _split_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: the split is empty")
 
 
-class _Builder(ElementTree.TreeBuilder):
-    """Refuses a document type: only there can entities be declared that grow to gigabytes."""
-
-    def doctype(self, name: str, _public: str | None, _system: str | None) -> NoReturn:
-        raise UserError(f"has a DOCTYPE ({show(name)}); remove it")
-
-
 def _read_page(path: Path) -> _Page:
-    parser = ElementTree.XMLParser(target=_Builder())
     try:
-        top = ElementTree.parse(path, parser).getroot()
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        top = parse_xml(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file, but the split names it") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise UserError(f"{path}: not readable as XML: {error}") from error
     if top.tag != "annotation":
         raise UserError(f"{path}: the top element is <{top.tag}>; it must be <annotation>")
     filename = (top.findtext("filename") or "").strip() or None

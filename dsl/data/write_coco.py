@@ -20,8 +20,8 @@ def write_coco(request: Request) -> Written:
     if index.annotations is not None and not index.classes:
         raise UserError(f"{index.source}: has no classes; COCO needs at least one")
     names = relative_names(index)
-    # Names that start with images/ say the folder themselves.
-    prefix = "" if all(name.startswith("images/") for name in names) else "images/"
+    # With some names that say images/ themselves, one more such folder would be ambiguous.
+    prefix = "" if any(name.startswith("images/") for name in names) else "images/"
     image_ids, category_ids = _image_ids(index), _category_ids(index)
     images = []
     for position, name in enumerate(names):

@@ -24,7 +24,7 @@ from dsl.report.histogram import Plot, ratio_plot, size_plot
 from dsl.types import Annotations
 
 SAMPLE = 40  # images on the sheet
-_TILE = 420  # pixels, the longer side of one of them
+_TILE = 560  # pixels, the longer side of one of them
 _SMALLEST = 200  # pixels, the shorter side that a small one is enlarged to
 _CAPTIONED = 8  # boxes; with more, the names would cover the image, and colours must do
 _HEADERS = 500  # images whose size is read from the file where the set does not tell it
@@ -205,7 +205,7 @@ def _tile(index: Index, position: int) -> Tile:
 
 def _uri(picture: Image.Image) -> str:
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=82)
+    picture.save(buffer, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 

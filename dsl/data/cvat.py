@@ -72,7 +72,7 @@ def _indexed(
     path: Path, images: Sequence[_Image], classes: tuple[str, ...], *, declared: bool
 ) -> Index:
     labels = {name: label for label, name in enumerate(classes)}
-    root, names = locate(path, [endings(image.name) for image in images])
+    root, names = locate(path, [endings(image.name) for image in images], in_images=True)
     sizes = torch.tensor([image.size for image in images], dtype=torch.int32)
     boxes, owners = BoxColumns(), []
     for position, image in enumerate(images):

@@ -96,7 +96,7 @@ def is_label_studio(path: Path) -> bool:
 def _indexed(
     path: Path, tasks: Sequence[_Task], answers: Sequence[_Answer | None], *, notes: tuple[str, ...]
 ) -> Index:
-    root, names = locate(path, [task.names for task in tasks])
+    root, names = locate(path, [task.names for task in tasks], in_images=False)
     classes, declared = _classes(path, answers)
     labels = {name: label for label, name in enumerate(classes)}
     sizes, boxes, owners = [], BoxColumns(), []

@@ -16,14 +16,18 @@ def endings(name: str) -> list[str]:
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
-def locate(file: Path, names: Sequence[Sequence[str]]) -> tuple[Path, list[str]]:
+def locate(
+    file: Path, names: Sequence[Sequence[str]], *, in_images: bool
+) -> tuple[Path, list[str]]:
     """The folder where the names start, and the name of each image below it.
 
     `names[i]` are those that image i may have, best first, at least one. The export lies beside the
-    images, or in a folder beside theirs; an image that is nowhere keeps its best name.
+    images, or in a folder beside theirs; an image that is nowhere keeps its best name. `in_images`
+    says where the tool's own names start: in the folder images/, or beside it.
     """
     folder = file.absolute().parent
-    places = [folder, folder / "images", folder.parent, folder.parent / "images"]
+    pairs = [(base, base / "images") for base in (folder, folder.parent)]
+    places = [place for pair in pairs for place in (reversed(pair) if in_images else pair)]
     root = next((place for place in places if _holds(place, names[:_PROBED])), folder)
     return root, [_first(root, options) or options[0] for options in names]
 

@@ -109,8 +109,8 @@ def class_rows(index: Index) -> list[ClassRow]:
     boxes = np.bincount(found.labels.numpy(), minlength=count)
     ignored = np.bincount(found.labels[found.ignored].numpy(), minlength=count)
     owners = np.repeat(np.arange(len(found)), found.offsets.diff().numpy())
-    pairs = np.unique(np.stack([owners, found.labels.numpy()]), axis=1)  # (2, image and class)
-    images = np.bincount(pairs[1], minlength=count)
+    pairs = np.unique(owners * max(1, count) + found.labels.numpy())  # each image and class once
+    images = np.bincount(pairs % max(1, count), minlength=count)
     most = max(1, int(boxes.max(initial=0)))
     order = np.argsort(-boxes, kind="stable")
     return [

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from PIL import Image
+from random_sets import CLASSES, contents, random_set, same
 
 from dsl.data.formats import open_dataset
 from dsl.data.index import Index
 from dsl.data.write_set import TOOL_FORMATS, write_set
 from dsl.errors import UserError
-from tests.data.test_write_set import CLASSES, contents, random_set, same
 
 Edit = Callable[[dict[str, Any]], object]
 

@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsl.api import evaluate, load, predict, resume, train
+    from dsl.api import convert, evaluate, label, load, predict, resume, train
 
 try:
     __version__ = version("dsl-detection")
 except PackageNotFoundError:  # run from a checkout that was never installed
     __version__ = "0"
 
-__all__ = ["evaluate", "load", "predict", "resume", "train"]
+__all__ = ["convert", "evaluate", "label", "load", "predict", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from dsl.compose import build_model, config_of
 from dsl.config import Config, load_config, states
 from dsl.data.check import check_images
 from dsl.data.classes import align_classes
+from dsl.data.formats import open_dataset
 from dsl.data.index import Index
 from dsl.data.loader import EvalBatches
 from dsl.data.loader import load as load_items
 from dsl.data.pictures import read_pictures
+from dsl.data.write_folder import below_common_folder, check_new
+from dsl.data.write_set import DATA_FORMATS, TOOL_FORMATS, WrittenSet, write_set, writer_of
 from dsl.doctor.case import open_case
 from dsl.doctor.checks import examine
 from dsl.doctor.finding import Finding
@@ -24,6 +28,7 @@ from dsl.engine.processes import is_restarted
 from dsl.engine.progress import CountBar
 from dsl.errors import UserError
 from dsl.inference import Model
+from dsl.labeling import Bars, Proposal, rank, ranking_csv, to_annotations
 from dsl.metrics import best_f1_thresholds, evaluate_coco, evaluate_voc
 from dsl.report.predictions import Found, refuse_existing, write_predictions
 from dsl.rundata import annotations_of, open_labeled
@@ -178,11 +183,7 @@ def predict(
     """Detect in files, folders and globs; with `out`, write drawn images and detections.json."""
     refuse_existing(out)
     model = load(checkpoint, device=device)
-    index = read_pictures(images)
-    with CountBar(console, "checking images", len(index)) as bar:
-        index = check_images(index, progress=bar)
-    for note in index.notes:
-        console.print(note)
+    index = _checked_pictures(images, console=console)
     found = [model.keep(d, threshold) for d in detect(model, index, console=console)]
     paths = [index.path(position) for position in range(len(index))]
     pairs = list(zip(paths, found, strict=True))
@@ -192,3 +193,56 @@ def predict(
         ]
         write_predictions(Path(out), arrays, classes=model.classes, console=console)
     return pairs
+
+
+def _checked_pictures(images: Sequence[str | Path], *, console: Console) -> Index:
+    index = read_pictures(images)
+    with CountBar(console, "checking images", len(index)) as bar:
+        index = check_images(index, progress=bar)
+    for note in index.notes:
+        console.print(note)
+    return index
+
+
+def label(
+    checkpoint: str | Path, images: Sequence[str | Path], *, out: str | Path, to: str,
+    link: bool = False, device: str = "auto", console: Console = _QUIET,
+) -> WrittenSet:  # fmt: skip
+    """Detections as label files for a person to review, the most helpful images first.
+
+    `to` is coco, voc, yolo, label-studio or cvat. Boxes below their class's operating point are
+    marked as uncertain, and training on the files as they are ignores them.
+    """
+    writer = writer_of(to, TOOL_FORMATS)
+    check_new(Path(out))
+    model = load(checkpoint, device=device)
+    index = below_common_folder(_checked_pictures(images, console=console))
+    bars = Bars.of(model.thresholds)
+    proposals = [Proposal.of(found, bars) for found in detect(model, index, console=console)]
+    ranked = rank(proposals, bars)
+    names = [index.names[position] for position in range(len(index))]
+    order = [each.position for each in ranked]
+    annotations, scores = to_annotations([proposals[position] for position in order])
+    labeled = replace(
+        index.select(torch.tensor(order)), annotations=annotations, classes=model.classes,
+        category_ids=tuple(range(1, len(model.classes) + 1)), ids=torch.arange(1, len(order) + 1),
+        notes=(f"{int(annotations.ignored.sum()):,} of {len(scores):,} boxes are uncertain",),
+    )  # fmt: skip
+    table = ranking_csv(ranked, names, classes=model.classes)
+    with CountBar(console, "writing", len(index)) as bar:
+        return write_set(
+            labeled, Path(out), writer=writer, link=link, scores=scores,
+            beside={"ranking.csv": table}, progress=bar,
+        )  # fmt: skip
+
+
+def convert(
+    data: str | Path, out: str | Path, *, to: str, split: str | None = None, link: bool = False,
+    console: Console = _QUIET,
+) -> WrittenSet:  # fmt: skip
+    """Write a data set in another format (coco, voc or yolo) into the new folder `out`."""
+    writer = writer_of(to, DATA_FORMATS)
+    check_new(Path(out))
+    index = open_dataset(data, split=split)
+    with CountBar(console, "writing", len(index)) as bar:
+        return write_set(index, Path(out), writer=writer, link=link, progress=bar)

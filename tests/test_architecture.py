@@ -15,7 +15,7 @@ LAYERS = [
     {"ssod"},
     {"methods"},
     {"engine"},
-    {"report", "inference"},
+    {"report", "inference", "labeling"},
     {"onnx_detector"},
     {"quantise"},
     {"compose", "rundata", "gallery", "watch", "proxies", "run_files"},

@@ -9,11 +9,11 @@ from typing import Any
 import typer
 
 from dsl.cli.bench import bench
-from dsl.cli.data import SpreadPercents, join, scenes, split
+from dsl.cli.data import SpreadPercents, convert, join, scenes, show, split
 from dsl.cli.doctor import doctor
 from dsl.cli.look import report, watch
 from dsl.cli.train import demo, train
-from dsl.cli.use import evaluate, export, predict
+from dsl.cli.use import evaluate, export, label, predict
 from dsl.errors import UserError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(doctor)
 app.command()(export)
+app.command()(label)
 app.command()(demo)
 app.command()(bench)
 app.command()(report)
@@ -35,6 +36,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Make and inspect data sets.")
 data_app.command()(scenes)
 data_app.command(cls=SpreadPercents)(split)
 data_app.command()(join)
+data_app.command()(convert)
+data_app.command()(show)
 app.add_typer(data_app, name="data")
 
 # typer brings its own click in some versions and imports it in others; these are its classes.

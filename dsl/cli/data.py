@@ -172,3 +172,51 @@ def join(
         left = f"{part.other_classes:,} show other classes, {part.excluded:,} are left out"
         screen.print(f"{part.source}: {part.taken:,} of {part.images:,} images ({left})")
     screen.print(f"written: {out} ({sum(part.taken for part in joined):,} images)")
+
+
+def convert(
+    data: Annotated[Path, typer.Argument(help="A data set of any format that can be trained on.")],
+    out: Annotated[Path, typer.Argument(help="New folder.")],
+    to: Annotated[str, typer.Option(help="coco, voc or yolo.")],
+    split: Annotated[
+        str | None, typer.Option(help="Part of a YOLO set: train (default), val or test.")
+    ] = None,
+    link: Annotated[
+        bool, typer.Option("--link", help="Link to the images instead of copying them.")
+    ] = False,
+) -> None:
+    """Write a data set in another format, images included.
+
+    dsl data convert photos/data.yaml photos-coco --to coco
+    """
+    from dsl import api
+
+    screen = console()
+    written = api.convert(data, out, to=to, split=split, link=link, console=screen)
+    for note in written.notes:
+        screen.print(note)
+    screen.print(
+        f"written: {written.path} ({written.num_images} images, {written.num_boxes} boxes)"
+    )
+
+
+def show(
+    data: Annotated[Path, typer.Argument(help="A data set, with or without labels.")],
+    out: Annotated[Path, typer.Option(help="New HTML file.")] = Path("dataset.html"),
+    split: Annotated[
+        str | None, typer.Option(help="Part of a YOLO set: train (default), val or test.")
+    ] = None,
+) -> None:
+    """Look at a data set: one HTML page with images, boxes, classes and sizes.
+
+    dsl data show data/train.json --out train.html
+    """
+    from dsl.data.formats import open_dataset
+    from dsl.engine.progress import CountBar
+    from dsl.report.dataset_page import SAMPLE, write_dataset_page
+
+    index = open_dataset(data, split=split)
+    screen = console()
+    with CountBar(screen, "drawing images", min(SAMPLE, len(index))) as bar:
+        write_dataset_page(index, out, progress=bar)
+    screen.print(f"written: {out}; open it in a browser")

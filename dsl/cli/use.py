@@ -1,4 +1,4 @@
-"""What one does with a trained detector: `dsl eval`, `dsl predict` and `dsl export`."""
+"""What one does with a trained detector: `dsl eval`, `predict`, `export` and `label`."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -151,3 +151,50 @@ def export(
     if first is not last and first.ap is not None and last.ap is not None:
         screen.print(f"AP lost by {last.precision}: {100 * (first.ap - last.ap):.1f} points")
     screen.print(f"written: {target}")
+
+
+def label(
+    checkpoint: Annotated[Path, typer.Argument(help="best.pt or last.pt of a run.")],
+    images: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
+    to: Annotated[str, typer.Option(help="coco, voc, yolo, label-studio or cvat.")],
+    out: Annotated[Path, typer.Option(help="New folder.")],
+    link: Annotated[
+        bool, typer.Option("--link", help="Link to the images instead of copying them.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Label images with a trained detector, for a person to review.
+
+    Uncertain boxes are marked, and ranking.csv says which images to look at first. What comes back
+    from the review can be trained on: dsl train --labeled.
+
+    dsl label runs/first/best.pt photos/ --to label-studio --out review
+    """
+    from dsl import api
+
+    screen = console()
+    written = api.label(
+        checkpoint, images, out=out, to=to, link=link, device=device, console=screen
+    )
+    for note in written.notes:
+        screen.print(note)
+    screen.print(
+        f"written: {written.path} ({written.num_images} images, {written.num_boxes} boxes), "
+        f"{out}/ranking.csv"
+    )
+    if hint := _REVIEW.get(to):
+        screen.print(hint.format(out=out.absolute()))
+
+
+_REVIEW = {
+    "label-studio": (
+        "start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+        "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={out}, paste label_config.xml into the project's "
+        "labeling interface, add the local storage {out}/images, import tasks.json; "
+        "afterwards export as JSON into {out}"
+    ),
+    "cvat": (
+        "create a task with the labels of labels.json (raw editor) and the images of {out}/images, "
+        "upload annotations.xml as 'CVAT 1.1'; afterwards export as 'CVAT for images 1.1'"
+    ),
+}

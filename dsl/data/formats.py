@@ -6,14 +6,19 @@ The one list of formats: a new format is one reader file and one line here.
 from pathlib import Path
 
 from dsl.data.coco import read_coco
+from dsl.data.cvat import is_cvat, read_cvat
 from dsl.data.folder import read_folder, read_list
 from dsl.data.index import Index
 from dsl.data.json_stream import stream_object
+from dsl.data.label_studio import CONFIG, is_label_studio, read_label_studio
 from dsl.data.voc import read_voc
 from dsl.data.yolo import find_yaml, read_yolo
 from dsl.errors import UserError, show
 
-_ACCEPTED = "COCO .json, YOLO .yaml, VOC split or list of images .txt, or a folder"
+_ACCEPTED = (
+    "COCO or Label Studio .json, YOLO .yaml, CVAT .xml, VOC split or list of images .txt,"
+    " or a folder"
+)
 
 
 def open_dataset(path: str | Path, *, split: str | None = None) -> Index:
@@ -29,7 +34,9 @@ def open_dataset(path: str | Path, *, split: str | None = None) -> Index:
         raise UserError(f"{path}: does not exist; expected {_ACCEPTED}")
     suffix = path.suffix.lower()
     if suffix == ".json":
-        return read_coco(path)
+        return _open_json(path)
+    if suffix == ".xml":
+        return read_cvat(path)
     if suffix in (".yaml", ".yml"):
         return read_yolo(path, split)
     if suffix == ".txt":
@@ -37,7 +44,15 @@ def open_dataset(path: str | Path, *, split: str | None = None) -> Index:
     raise UserError(f"{path}: unknown kind of file {show(path.suffix)}; expected {_ACCEPTED}")
 
 
+def _open_json(path: Path) -> Index:
+    return read_label_studio(path) if is_label_studio(path) else read_coco(path)
+
+
 def _open_folder(path: Path, split: str | None) -> Index:
+    if is_cvat(path / "annotations.xml"):
+        return read_cvat(path / "annotations.xml")
+    if (path / CONFIG).is_file():  # before VOC, which is told by any .xml
+        return _open_json(_only(path, _label_studio_files(path)))
     if (path / "Annotations").is_dir() or _any(path, ".xml"):
         return read_voc(path)
     if find_yaml(path) or (path / "classes.txt").is_file():
@@ -45,10 +60,14 @@ def _open_folder(path: Path, split: str | None) -> Index:
     if (path / "images").is_dir() and (path / "labels").is_dir():
         return read_yolo(path, split)
     files = [file for folder in (path, path / "annotations") for file in _coco_files(folder)]
-    if len(files) > 1:
-        listed = ", ".join(str(file.relative_to(path)) for file in files)
-        raise UserError(f"{path}: several annotation files ({listed}); name one of them")
-    return read_coco(files[0]) if files else read_folder(path)
+    return _open_json(_only(path, files)) if files else read_folder(path)
+
+
+def _only(folder: Path, files: list[Path]) -> Path:
+    if len(files) == 1:
+        return files[0]
+    listed = ", ".join(str(file.relative_to(folder)) for file in files) or "none"
+    raise UserError(f"{folder}: expected one annotation file, found {listed}; name one of them")
 
 
 def _any(folder: Path, suffix: str) -> bool:
@@ -59,6 +78,11 @@ def _coco_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [f for f in sorted(folder.iterdir()) if f.suffix.lower() == ".json" and _is_coco(f)]
+
+
+def _label_studio_files(folder: Path) -> list[Path]:
+    found = sorted(folder.iterdir())
+    return [f for f in found if f.suffix.lower() == ".json" and is_label_studio(f)]
 
 
 def _is_coco(path: Path) -> bool:

@@ -18,6 +18,7 @@ from dsl.data.columns import BoxColumns, NameColumn, annotate
 from dsl.data.files import is_image
 from dsl.data.index import Index
 from dsl.data.values import MAX_COORDINATE, coordinate, name_problem
+from dsl.data.xml_tree import parse_xml
 from dsl.errors import UserError, show
 from dsl.files import MEGABYTE, check_file
 
@@ -51,7 +52,7 @@ def read_voc(path: Path, classes: Sequence[str] | None = None) -> Index:
     Classes are the sorted names of the set unless given; a name that is not among the given ones is
     an error. `difficult` objects are ignored ones.
     """
-    path = Path(path)
+    path, declared = Path(path), classes is not None
     folder, files = _xml_files(path)
     folder = Path(os.path.abspath(folder))  # '.' has no name and no parent
     pages = [_read_page(file) for file in files]
@@ -134,32 +135,11 @@ def _split_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: the split is empty")
 
 
-class _DoctypeError(Exception):
-    """Raised inside the parser, which does not know the file's name."""
-
-
-class _Builder(ElementTree.TreeBuilder):
-    """Refuses a document type: only there can entities be declared that grow to gigabytes."""
-
-    def doctype(self, name: str, _public: str | None, _system: str | None) -> NoReturn:
-        raise _DoctypeError(f"has a DOCTYPE ({show(name)}); remove it")
-
-
 def _read_page(path: Path) -> _Page:
-    parser = ElementTree.XMLParser(target=_Builder())
     try:
-        check_file(path, limit=_MAX_PAGE)
-        top = ElementTree.parse(path, parser).getroot()
-    except _DoctypeError as error:
-        raise UserError(f"{path}: {error}") from None
-    except UserError:
-        raise
+        top = parse_xml(path, limit=_MAX_PAGE)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file, but the split names it") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise UserError(f"{path}: not readable as XML: {error}") from error
     if top.tag != "annotation":
         raise UserError(f"{path}: the top element is <{top.tag}>; it must be <annotation>")
     filename = (top.findtext("filename") or "").strip() or None

@@ -20,6 +20,19 @@ _VOC = (
     "<ymin>1</ymin><xmax>4</xmax><ymax>4</ymax></bndbox></object></annotation>"
 )
 
+_REGION = {
+    "type": "rectanglelabels",
+    "original_width": 8,
+    "original_height": 8,
+    "value": {"x": 0, "y": 0, "width": 50, "height": 50, "rectanglelabels": ["studio"]},
+}
+_TASKS = [{"data": {"image": "a.jpg"}, "annotations": [{"result": [_REGION]}]}]
+_CONFIG = '<View><RectangleLabels><Label value="studio"/></RectangleLabels></View>'
+_CVAT = (
+    '<annotations><image name="a.jpg" width="8" height="8">'
+    '<box label="cvat" xtl="1" ytl="1" xbr="4" ybr="4"/></image></annotations>'
+)
+
 
 def _build(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
@@ -53,6 +66,14 @@ _LABEL = "0 .5 .5 .5 .5"
         ({"d.yml": _YAML, "images/a.jpg": "", "labels/a.txt": _LABEL}, "", ("yolo",)),
         ({"images/a.jpg": "", "labels/a.txt": _LABEL}, "", ("0",)),
         ({"a.jpg": "", "a.txt": _LABEL, "classes.txt": "yolo"}, "", ("yolo",)),
+        ({"a.json": json.dumps(_TASKS), "images/a.jpg": ""}, "a.json", ("studio",)),
+        (
+            {"t.json": json.dumps(_TASKS), "label_config.xml": _CONFIG, "a.jpg": ""},
+            "",
+            ("studio",),
+        ),
+        ({"export.xml": _CVAT, "a.jpg": ""}, "export.xml", ("cvat",)),
+        ({"annotations.xml": _CVAT, "images/a.jpg": "", "labels.json": "[]"}, "", ("cvat",)),
         ({"a.jpg": "", "list.txt": "a.jpg"}, "list.txt", ()),
         ({"a.jpg": "", "other.yaml": "lr: 1", "x.json": "[1]"}, "", ()),
         ({"deep/er/a.jpg": ""}, "", ()),

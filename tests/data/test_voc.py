@@ -184,3 +184,13 @@ def test_real_set():
     first = index.annotations[0]
     assert first.boxes[0].tolist() == [259, 176, 491, 376]
     assert first.labels[0] == 2
+
+
+def test_gathered_classes_are_not_declared(tmp_path):
+    """So that a validation set without one of the classes is not refused."""
+    (tmp_path / "a.xml").write_text(
+        "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax>"
+        "<ymax>4</ymax></bndbox></object></annotation>"
+    )
+    assert not read_voc(tmp_path).classes_declared
+    assert read_voc(tmp_path, classes=["cat", "dog"]).classes_declared

@@ -72,8 +72,9 @@ class PatchShuffle:
 
     def targets(self, targets: Targets) -> Targets:
         x1, y1, x2, y2 = targets.boxes.unbind(-1)
-        columns = _wrapped(x1 + self.right % self.width, x2 - x1, self.width)
-        rows = _wrapped(y1 + self.down % self.height, y2 - y1, self.height)
+        right, down = self.right % self.width, self.down % self.height
+        columns = _wrapped(x1 + right, x2 + right, self.width)
+        rows = _wrapped(y1 + down, y2 + down, self.height)
         pieces = [
             torch.stack([left, top, right, bottom], dim=-1)
             for top, bottom in rows
@@ -90,10 +91,14 @@ class PatchShuffle:
         return replace(self, right=-self.right % self.width, down=-self.down % self.height)
 
 
-def _wrapped(start: Tensor, length: Tensor, limit: int) -> list[tuple[Tensor, Tensor]]:
-    """The interval inside the image, and what re-enters at its beginning (empty: no length)."""
-    start = torch.where(start >= limit, start - limit, start)
-    end = start + length
+def _wrapped(start: Tensor, end: Tensor, limit: int) -> list[tuple[Tensor, Tensor]]:
+    """The interval inside the image, and what re-enters at its beginning (empty: no length).
+
+    Both ends are moved alike, and none is rebuilt from a length: an edge that lies exactly on a
+    location must stay there, or rounding decides whether the location is inside.
+    """
+    beyond = start >= limit
+    start, end = (torch.where(beyond, side - limit, side) for side in (start, end))
     rest = (end - limit).clamp(min=0)
     return [(start, end.clamp(max=limit)), (torch.zeros_like(rest), rest)]
 

@@ -33,7 +33,8 @@ SQUARE: dict[str, Any] = {
     "views.short_sides": [64], "views.test_short_side": 64, "views.max_side": 64,
     "model.backbone": "resnet10t_half", "optim.batch": 4, "run.steps": 20, "run.workers": 0,
     "run.precision": "fp32", "run.device": "cpu", "teaching.metanet": "detector",
-    "teaching.window": 12, "teaching.burn_in": 0.3, "run.eval_every": 1000,
+    "teaching.metanet_bar": 0.0, "teaching.window": 12, "teaching.burn_in": 0.3,
+    "run.eval_every": 1000,
 }  # fmt: skip
 
 

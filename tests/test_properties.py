@@ -198,3 +198,14 @@ def test_thresholds_stay_in_range_and_do_not_depend_on_the_batches(
     assert torch.equal(one.thresholds(), other.thresholds())
     for value in one.thresholds().tolist():
         assert curve.low - 1e-6 <= value <= curve.high + 1e-6 or value == torch.tensor(UNSEEN)
+
+
+@FEW
+@given(st.floats(0, 20, width=32), st.integers(1, 40), st.integers(0, 47))
+def test_an_edge_on_a_location_stays_on_it(top: float, half: int, down: int) -> None:
+    """Rebuilt from the length, the bottom edge would be off by a rounding."""
+    bottom = 20 + half / 2
+    box = torch.tensor([[0.0, top, 8.0, bottom]], dtype=torch.float64)
+    targets = Targets(box, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.bool))
+    moved = PatchShuffle(48, 64, 0, down).targets(targets).boxes
+    assert (bottom + down) % 48 in [edge % 48 for edge in moved[:, 3].tolist()]

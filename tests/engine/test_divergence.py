@@ -2,6 +2,9 @@
 
 import copy
 import math
+import multiprocessing
+import os
+import socket
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +88,13 @@ class Run:
     def __init__(
         self, method: Toy, *, steps: int = 8, images: Images | None = None,
         precision: Any = "fp32", restore: Callable[[], None] | None = None,
+        fabric: Fabric | None = None,
     ) -> None:  # fmt: skip
         self.told: list[Step] = []
         self.restores, self.images = 0, images or Images()
-        fabric = Fabric(accelerator="cpu", devices=1, plugins=[make_plugin(precision, "cpu")])
+        if fabric is None:
+            plugin = make_plugin(precision, "cpu")
+            fabric = Fabric(accelerator="cpu", devices=1, plugins=[plugin])
         optimizer = torch.optim.SGD(method.student.parameters(), lr=0.1)
         optimizer.param_groups[0]["base_lr"] = 0.1
         module, wrapped = fabric.setup(method, optimizer)
@@ -267,3 +273,40 @@ def test_long_lists_of_images_are_cut_and_odd_names_can_be_printed(tmp_path: Pat
     text = str(Fault(("box",), ("a\udce9.png", "b", "c", "d", "e", "f")))
     assert text.endswith("d and 2 more")
     text.encode()
+
+
+def _one_of_two(rank: int, port: int, results: Any) -> None:
+    os.environ |= {
+        "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }  # fmt: skip
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    # An infinite loss whose gradient is finite: the others would not see it in the gradients.
+    method = Toy(only_at())
+    plain = method.forward
+    method.forward = lambda batch: {  # type: ignore[method-assign]
+        **plain(batch),
+        "box": torch.tensor(math.inf if rank and method.forwards == 2 else 1.0),
+    }
+    run = Run(method, steps=4, fabric=fabric)
+    [fault] = [fault for fault in run.faults if fault]
+    results.put((rank, run.guard.skipped, fault, method.student[1].weight.tolist()))  # type: ignore[index]
+
+
+def test_all_ranks_skip_together_and_know_whose_images_it_was() -> None:
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [context.Process(target=_one_of_two, args=(r, port, results)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=300)
+        assert process.exitcode == 0
+    (_, skipped, fault, weights), other = sorted(results.get() for _ in ranks)
+    assert skipped == other[1] == 1
+    assert fault == other[2] == Fault(("box",), ("1.png", "1.png"))
+    assert weights == other[3]

@@ -23,6 +23,7 @@ from dsl.types import Batch, ImageBatch, LabeledBatch, UnlabeledBatch
 
 MULTIPLE = 32  # of the canvas: all strides of the backbone divide it
 MAX_SUBSTITUTES = 20
+WORKER_GRACE = 15  # seconds that a loader worker stays after SIGTERM: for a step and its save
 
 Item = TypeVar("Item")
 Shown = TypeVar("Shown", covariant=True)
@@ -186,9 +187,9 @@ class LabeledBatches(Dataset[LabeledBatch]):
 def _start_worker(worker: int) -> None:
     torch.set_num_threads(1)  # two processes with two threads each would fight for two cores
     # Ctrl-C reaches the whole process group, and so does the end of a preempted machine; the main
-    # process decides when the workers end.
+    # process decides when the workers end. But it may also be itself that says SIGTERM, and waits.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(WORKER_GRACE))
 
 
 class _Careful(Dataset[Item | UserError]):

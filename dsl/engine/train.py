@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol, cast
@@ -124,26 +124,23 @@ def fit(
 ) -> Ending:
     """Train from `start` to the end, or until a signal says stop."""
     began, position, stop = time.monotonic() - start.seconds, start, 0
-    batches = source.stream(start.step)  # nothing is loaded before the first one is asked for
     # Fabric's wrapper would hook every layer whenever another of its methods is called.
     owner = cast(Method, method.module)
-    with StopOnSignal() as signals:
+    with StopOnSignal() as signals, closing(_Feed(source, start.step)) as feed:
         while not stop and (done := settings.length.progress(position.step, position.seconds)) < 1:
             factor = settings.schedule(done, position.step)
             set_learning_rate(optimizer.optimizer, factor)
             if owner.advance(done):
-                batches.close()
                 source.enter(position)
-                batches = source.stream(position.step)
+                feed.restart(position.step)
             method.train()
-            parts = next(batches)
+            parts = feed.next()
             # Dropout and its kin follow the step, not the history: a resumed run draws the same.
             torch.manual_seed(key_of(settings.seed, f"step/{fabric.global_rank}", position.step))
             taken = _step(fabric, method, optimizer, parts, guard=guard, clip=settings.clip_norm)
             if taken is None:  # out of memory: the same step again, in smaller parts
-                batches.close()
                 source.shrink()
-                batches = source.stream(position.step)
+                feed.restart(position.step)
                 continue
             losses, grad_norm, fault = taken
             if fault is None:
@@ -164,8 +161,25 @@ def fit(
             )
             for observer in observers:
                 observer(told)
-    batches.close()
     return Ending(position, stop or None)
+
+
+class _Feed:
+    """The source's present stream. It is closed whatever ends the loop: a process that exits waits
+    for its loader workers."""
+
+    def __init__(self, source: Source, step: int) -> None:
+        self._source, self._stream = source, source.stream(step)
+
+    def next(self) -> Sequence[Batch]:
+        return next(self._stream)
+
+    def restart(self, step: int) -> None:
+        self.close()
+        self._stream = self._source.stream(step)
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def _step(

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import fuzz, reliability_many, reliability_soak
+from benchmarks import fuzz, reliability_kills, reliability_many, reliability_soak
 from benchmarks.bars import parser
 from benchmarks.reliability_cases import Case
 
@@ -52,6 +52,7 @@ def _from_file(title: str, file: str) -> Case:
 
 JOBS: tuple[Callable[[], list[Case]], ...] = (
     from_tests,
+    reliability_kills.run,
     reliability_many.run,
     lambda: fuzz.run(seconds=300),
     reliability_soak.run,

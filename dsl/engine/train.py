@@ -227,7 +227,8 @@ def _gradients(fabric: Fabric, method: _FabricModule, parts: Sequence[Batch]) ->
         if fabric.world_size > 1:  # the others are already waiting for this one's gradients
             raise UserError(
                 f"out of memory on process {fabric.global_rank}: "
-                "resume with a smaller share per process, e.g. --set optim.accumulate=2"
+                "start again with smaller parts (--set optim.accumulate=2), and --init to keep "
+                "what was learned"
             ) from error
         return None
     return means

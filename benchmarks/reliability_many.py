@@ -158,7 +158,11 @@ def _is_alive(pid: int) -> bool:
 
 
 def _end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Whatever of this command is left."""
+    """Whatever of this command is left. torchrun's processes have sessions of their own, and only
+    torchrun ends them, so it is asked first."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=45)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -52,18 +52,20 @@ def _arguments(folder: Path, steps: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _start(command: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
-    )  # fmt: skip
+def _start(command: list[str], folder: Path) -> "subprocess.Popen[bytes]":
+    """Errors go to a file: nobody reads a pipe while the processes are waited for."""
+    with (folder / "errors.txt").open("wb") as errors:
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors,
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
 
 
 def _killed(rank: int) -> Callable[[Path], str]:
     """What was lost, in words; empty if nothing."""
 
     def job(folder: Path) -> str:
-        process = _start([sys.executable, "-m", *_arguments(folder, 100_000)])
+        process = _start([sys.executable, "-m", *_arguments(folder, 100_000)], folder)
         try:
             if not _trains(folder, process):
                 return "it did not start"
@@ -73,25 +75,25 @@ def _killed(rank: int) -> Callable[[Path], str]:
             os.kill(ranks[rank], signal.SIGKILL)
             if not _ended(ranks):
                 return f"still running after {PATIENCE:.0f} s"
-            return "" if rank == 0 else _complaint(process)
+            return "" if rank == 0 else _complaint(folder, process.wait())
         finally:
             _end_session(process)
 
     return job
 
 
-def _complaint(process: "subprocess.Popen[str]") -> str:
-    _, errors = process.communicate(timeout=PATIENCE)
+def _complaint(folder: Path, code: int) -> str:
+    errors = (folder / "errors.txt").read_text()
     lines = [line for line in errors.splitlines() if line.startswith("dsl: error:")]
     if "Traceback" in errors or len(lines) != 1:
         return f"{len(lines)} lines of error, expected one"
-    return "" if process.returncode else "exit code 0"
+    return "" if code else "exit code 0"
 
 
 def _restarted(folder: Path) -> str:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *torchrun, "--max-restarts=1", "-m", *_arguments(folder, 60)]
-    process = _start(command)
+    process = _start(command, folder)
     try:
         if not _trains(folder, process):
             return "it did not start"
@@ -99,7 +101,9 @@ def _restarted(folder: Path) -> str:
         code = process.wait(timeout=START)
         saved = load_checkpoint(folder / "run" / "last.pt").training or {}
         if code or saved.get("step") != 60:
-            return f"exit code {code} at step {saved.get('step')}"
+            said = (folder / "errors.txt").read_text().splitlines()
+            ours = [line for line in said if "rror:" in line]
+            return f"exit code {code} at step {saved.get('step')}: {ours[-3:]}"
         return "" if _logged(folder).count(10) == 1 else "it began anew"
     except subprocess.TimeoutExpired:
         return f"still running after {START:.0f} s"
@@ -107,7 +111,7 @@ def _restarted(folder: Path) -> str:
         _end_session(process)
 
 
-def _trains(folder: Path, process: "subprocess.Popen[str]") -> bool:
+def _trains(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
     """Wait for the first logged step, and a little longer."""
     end = time.monotonic() + START
     while time.monotonic() < end and process.poll() is None:
@@ -153,8 +157,12 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _end_session(process: "subprocess.Popen[str]") -> None:
-    """Whatever of this command is left."""
+def _end_session(process: "subprocess.Popen[bytes]") -> None:
+    """Whatever of this command is left. torchrun's processes have sessions of their own, and only
+    torchrun ends them, so it is asked first."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=45)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,5 +1,6 @@
 """Two processes are one training: the same losses, counts and figures, and never a deadlock."""
 
+import io
 import json
 import os
 import signal
@@ -256,6 +257,8 @@ def test_torchrun_goes_on_with_its_own_run_only(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(UserError, match="exists already"):
         dsl.train(data, out=out, recipe="tiny", settings=settings | {"run.seed": 5})
-    outcome = dsl.train(data, out=out, recipe="tiny", settings=settings)
+    said = io.StringIO()
+    outcome = dsl.train(data, out=out, recipe="tiny", settings=settings, console=Console(file=said))
+    assert "resumed at step 2" in said.getvalue()  # it would finish, too, had it begun anew
     assert outcome.finished
     assert outcome.position.step == 3

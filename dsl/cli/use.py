@@ -117,7 +117,7 @@ def export(
         Path | None, typer.Option(help="New file; default: beside the checkpoint.")
     ] = None,
     file_format: Annotated[
-        Format, typer.Option("--format", help="onnx, or torch: a torch.export program (.pt2).")
+        Format, typer.Option("--format", help="onnx, or torch: a TorchScript program.")
     ] = Format.onnx,
     precision: Annotated[
         Precision,

@@ -34,6 +34,9 @@ def make_model() -> Model:
     torch.manual_seed(0)
     network = build_detector(load_config("paper", settings), CLASSES).eval()
     nn.init.normal_(network.head.class_logits.weight, std=0.03)
+    for module in network.backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):  # residual branches start at zero: equal weights,
+            nn.init.constant_(module.weight, 0.5)  # which the file would hold only once
     fold_norms(network)
     network = network.to(memory_format=torch.channels_last)
     names = [f"class {number}" for number in range(CLASSES)]

@@ -42,10 +42,9 @@ from dsl.types import Detections
 Format = Literal["onnx", "torch"]
 Precision = Literal["fp32", "fp16", "int8"]
 
-SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".torchscript"}
 OPSET = 18
 _NEEDED = ("onnx", "onnxruntime")
-MAX_BATCH, MAX_SIDE = 4096, 16384  # torch wants bounds; far above what fits into memory
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Variant:
 
 
 def default_out(checkpoint: Path, format_: Format, precision: Precision) -> Path:
-    """Beside the checkpoint: best.onnx, best-int8.onnx, best.pt2."""
+    """Beside the checkpoint: best.onnx, best-int8.onnx, best.torchscript."""
     part = "" if precision == "fp32" else f"-{precision}"
     return checkpoint.with_name(f"{checkpoint.stem}{part}{SUFFIXES[format_]}")
 
@@ -125,15 +124,15 @@ def write_onnx(model: Model, path: Path) -> None:
     """
     import onnx
     from torch.onnx import symbolic_helper
+    from torch.onnx.utils import register_custom_op_symbolic
 
     detector = model.detector
     graph = ExportedDetector(detector.network, detector.decoder, suppress_by_operator)
     symbolic = symbolic_helper.parse_args("v", "v", "f", "i")(_suppression)
-    torch.onnx.register_custom_op_symbolic("dsl::non_max_suppression", symbolic, OPSET)
+    register_custom_op_symbolic("dsl::non_max_suppression", symbolic, OPSET)
     batched = {name: {0: "batch"} for name in (*INPUTS, *OUTPUTS)}
     batched["images"] |= {2: "height", 3: "width"}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # on its age, and on checks of shapes that it passes once
+    with _quiet_tracer():
         torch.onnx.export(
             graph, _example(), str(path), dynamo=False, opset_version=OPSET,
             input_names=INPUTS, output_names=OUTPUTS, dynamic_axes=batched,
@@ -166,16 +165,26 @@ def _suppression(graph: Any, boxes: Any, scores: Any, iou: float, per_class: int
 
 
 def write_torch(model: Model, path: Path) -> None:
-    """A `torch.export` program; `dsl.json` in it holds the metadata.
+    """A TorchScript program; `dsl.json` in it holds the metadata.
 
-    Not TorchScript: that is frozen in torch, and tracing it bakes sizes into the graph. It needs
-    torch and, for suppression, `import torchvision`; none of our code.
+    `import torchvision; torch.jit.load(file)` runs it, with none of our code. A `torch.export`
+    program would hold guards on shapes that refuse some image sizes (64 px high was one).
     """
     detector = model.detector
-    program = _trace(ExportedDetector(detector.network, detector.decoder, suppress_by_torchvision))
-    torch.export.save(
-        program, str(path), extra_files={f"{METADATA_KEY}.json": describe(model).to_json()}
-    )
+    graph = ExportedDetector(detector.network, detector.decoder, suppress_by_torchvision)
+    with _quiet_tracer():
+        trace: Any = torch.jit.trace  # not annotated in torch
+        program = trace(graph, _example(), check_trace=False)
+        about = {f"{METADATA_KEY}.json": describe(model).to_json()}
+        torch.jit.save(program, str(path), _extra_files=about)
+
+
+@contextmanager
+def _quiet_tracer() -> Iterator[None]:
+    """It warns of its age, and of checks on shapes, which it passes once and does not record."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def describe(model: Model) -> Description:
@@ -204,17 +213,6 @@ def detect(model: OnnxModel, index: Index, *, console: Console) -> list[Detectio
                 found[position] = rescale(Detections(*columns), *sizes)
             bar(len(found))
     return [found[position] for position in range(len(index))]
-
-
-def _trace(detector: ExportedDetector) -> torch.export.ExportedProgram:
-    """Any batch, any canvas of whole strides."""
-    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    rows, columns = (
-        torch.export.Dim(name, min=1, max=MAX_SIDE // MULTIPLE) for name in ("rows", "columns")
-    )
-    shapes = ({0: batch, 2: MULTIPLE * rows, 3: MULTIPLE * columns}, {0: batch})
-    with torch.no_grad():
-        return torch.export.export(detector, _example(), dynamic_shapes=shapes)
 
 
 def _example() -> tuple[Tensor, Tensor]:

@@ -126,13 +126,13 @@ def test_a_torch_program_finds_the_same_without_our_code(
 ) -> None:
     checkpoint, _ = made("resnet18", "off")
     model = api.load(checkpoint, device="cpu")
-    write_torch(model, tmp_path / "model.pt2")
+    write_torch(model, tmp_path / "model.torchscript")
     batches = [pictures(count=1, cut=(60, 90)), pictures(count=3, cut=(128, 128))]
     torch.save([(b.images, b.sizes) for b in batches], tmp_path / "in.pt")
     script = (
         "import sys, torch, torchvision\n"
         "extra = {'dsl.json': ''}\n"
-        "program = torch.export.load('model.pt2', extra_files=extra).module()\n"
+        "program = torch.jit.load('model.torchscript', _extra_files=extra)\n"
         "out = [program(*b) for b in torch.load('in.pt')]\n"
         "assert not any(name.split('.')[0] == 'dsl' for name in sys.modules)\n"
         "torch.save((out, extra['dsl.json']), 'out.pt')\n"
@@ -236,7 +236,7 @@ def test_half_precision_weights_find_nearly_the_same(
 def test_names_beside_the_checkpoint() -> None:
     assert default_out(Path("r/best.pt"), "onnx", "fp32") == Path("r/best.onnx")
     assert default_out(Path("r/best.pt"), "onnx", "int8") == Path("r/best-int8.onnx")
-    assert default_out(Path("r/best.pt"), "torch", "fp32") == Path("r/best.pt2")
+    assert default_out(Path("r/best.pt"), "torch", "fp32") == Path("r/best.torchscript")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def export(
         Path | None, typer.Option(help="New file; default: beside the checkpoint.")
     ] = None,
     file_format: Annotated[
-        Format, typer.Option("--format", help="onnx, or torch: a torch.export program (.pt2).")
+        Format, typer.Option("--format", help="onnx, or torch: a TorchScript program.")
     ] = Format.onnx,
     precision: Annotated[
         Precision,
@@ -149,7 +149,8 @@ def export(
         screen.print(f"{variant.precision}: {variant.num_bytes / 1e6:.1f} MB{ap}")
     first, last = variants[0], variants[-1]
     if first is not last and first.ap is not None and last.ap is not None:
-        screen.print(f"AP lost by {last.precision}: {100 * (first.ap - last.ap):.1f} points")
+        lost = 100 * (first.ap - last.ap)
+        screen.print(f"AP lost by {last.precision}: {lost:.2f} points")
     screen.print(f"written: {target}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from timm.layers import Conv2dSame
+from timm.layers.conv2d_same import Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import nms
@@ -42,7 +42,7 @@ class ExportedDetector(nn.Module):
         super().__init__()
         self.network, self.decoder, self.suppress = copy.deepcopy(network), decoder, suppress
         _fix_padding(self.network)
-        self.eval()
+        self.eval().requires_grad_(False)
 
     def forward(self, images: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(N, 3, H, W) uint8 and (N, 2) int64 -> boxes (N, 100, 4), scores (N, 100), labels
@@ -98,15 +98,11 @@ class _EvenConv(nn.Module):
             reach = (conv.kernel_size[axis] - 1) * conv.dilation[axis] + 1
             spare = max(reach - conv.stride[axis], 0)
             self.pads += [spare // 2, spare - spare // 2]
-        self.conv = nn.Conv2d(
-            conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride,
-            dilation=conv.dilation, groups=conv.groups, bias=conv.bias is not None,
-        )  # fmt: skip
-        self.conv.weight, self.conv.bias = conv.weight, conv.bias
+        self.conv = conv
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv(F.pad(x, self.pads))
-        return y
+        conv, padded = self.conv, F.pad(x, self.pads)
+        return F.conv2d(padded, conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups)
 
 
 def _fix_padding(network: FCOS) -> None:
@@ -127,16 +123,16 @@ def suppress_by_torchvision(found: Candidates, num_classes: int, decoder: Decode
     apart = group * (found.boxes.max() + 1)
     boxes = (found.boxes.double() + apart[..., None]).flatten(0, 1)
     kept: Tensor = nms(boxes, found.scores.flatten().double(), decoder.nms_iou)
-    keep = torch.zeros(images * count, dtype=torch.bool, device=boxes.device)
-    keep = keep.index_fill(0, kept, True).view(images, count)
-    return keep & (found.scores > 0)
+    keep = torch.zeros_like(found.scores).flatten().index_fill(0, kept, 1.0)
+    return (keep.view(images, count) > 0) & (found.scores > 0)
 
 
 def suppress_by_operator(found: Candidates, num_classes: int, decoder: Decoder) -> Tensor:
     """The one operator that ONNX knows: boxes of an image, their scores by class."""
     classes = torch.arange(num_classes, device=found.labels.device)[:, None]
     scores = torch.where(found.labels[:, None] == classes, found.scores[:, None], 0.0)  # (N, C, K)
-    return non_max_suppression(found.boxes, scores, decoder.nms_iou, decoder.max_detections)
+    keep: Tensor = non_max_suppression(found.boxes, scores, decoder.nms_iou, decoder.max_detections)
+    return keep
 
 
 @torch.library.custom_op("dsl::non_max_suppression", mutates_args=())

@@ -13,22 +13,22 @@ from rich.table import Table
 from dsl import api
 from dsl.data.scenes import SceneOptions, write_scenes
 from dsl.engine.progress import CountBar
+from dsl.report.html import write_report
+from dsl.report.run_folder import read_run
 from dsl.report.tables import percent
 
 IMAGES, VAL, TEST = 1000, 200, 500
 
 
-def run_demo(out: Path, *, labeled: int, steps: int | None, seed: int, console: Console) -> None:
-    """OUT/scenes, OUT/supervised, OUT/dsl and OUT/pictures; ends with a table."""
+def run_demo(out: Path, *, labeled: int, steps: int, seed: int, console: Console) -> None:
+    """OUT/scenes, OUT/supervised, OUT/dsl, OUT/pictures and OUT/report.html; ends with a table."""
     scenes = out / "scenes"
     with CountBar(console, "drawing scenes", IMAGES + VAL + TEST) as bar:
         write_scenes(
             scenes, SceneOptions(seed=seed), train=IMAGES, val=VAL, test=TEST, labeled=labeled,
             progress=bar,
         )  # fmt: skip
-    settings: dict[str, Any] = {"run.seed": seed}
-    if steps is not None:
-        settings["run.steps"] = steps
+    settings = {"run.seed": seed, "run.steps": steps}
     rows = {}
     for method in ("supervised", "dsl"):
         console.print(f"\n{method}: {_about(method, labeled)}")
@@ -47,9 +47,10 @@ def run_demo(out: Path, *, labeled: int, steps: int | None, seed: int, console: 
         out / "dsl" / "last.pt", [str(scenes / "images" / "test" / "00000*.png")],
         out=out / "pictures", console=console,
     )  # fmt: skip
+    write_report(out / "report.html", [read_run(out / method) for method in rows])
     console.print(
-        f"look at {out}/dsl/pseudo_labels (what the teacher taught: green is learned, amber is "
-        f"ignored) and {out}/pictures"
+        f"look at {out}/report.html, {out}/dsl/pseudo_labels (what the teacher taught: green is "
+        f"learned, amber is ignored) and {out}/pictures"
     )
 
 

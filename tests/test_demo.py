@@ -19,3 +19,4 @@ def test_the_demo_trains_both_and_compares(tmp_path: Path, monkeypatch: pytest.M
     assert "10 labeled images and 14 unlabeled ones" in said
     assert (tmp_path / "demo" / "dsl" / "pseudo_labels" / "step_000005.jpg").exists()
     assert list((tmp_path / "demo" / "pictures" / "images").iterdir())
+    assert "supervised" in (tmp_path / "demo" / "report.html").read_text()

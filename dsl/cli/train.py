@@ -150,7 +150,7 @@ def _say_how_it_ended(outcome: Any) -> None:
 def demo(
     out: Annotated[Path, typer.Argument(help="New folder for data, runs and pictures.")],
     labeled: Annotated[int, typer.Option(min=10, help="Labeled images, of 1,000.")] = 100,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each training.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each training.")] = 1100,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
     """See what unlabeled images are worth: digit scenes, trained without and with them.

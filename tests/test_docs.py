@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from miniature import write_coco, write_voc
 
 from dsl.cli import app
 from dsl.config import parse_overrides
 from dsl.data.scenes import SceneOptions, write_scenes
-from tests.miniature import write_coco, write_voc
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,7 +16,7 @@ RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: whoever started this may start it a
 def train(
     labeled: Annotated[
         Path | None,
-        typer.Option(help="Labeled images: COCO .json, VOC folder, YOLO .yaml or folder."),
+        typer.Option(help="Labeled images: COCO, VOC, YOLO, or an export of Label Studio or CVAT."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run.")] = None,
     unlabeled: Annotated[

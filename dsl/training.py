@@ -101,7 +101,7 @@ class Training:
         self.data = rehearsed_on or open_run_data(
             config.data, seed=config.run.seed, console=self.console
         )
-        self.checkpoint = checkpoint
+        self.checkpoint, self._rehearsed = checkpoint, rehearsed_on is not None
         self._check_fingerprint()
         self._check_method()
         if checkpoint is None:
@@ -319,8 +319,10 @@ class Training:
         )
 
     def _gallery(self) -> Gallery | None:
-        """None where nothing is taught yet."""
+        """None where nothing is taught yet, or nothing may be written."""
         method, unlabeled = self.method, self.data.unlabeled
+        if self._rehearsed:
+            return None
         stream = self._training_batches().unlabeled
         if not isinstance(method, DSL) or unlabeled is None or stream is None:
             return None

@@ -67,12 +67,17 @@ def data_of(recipe: str, root: Path) -> list[Path | str]:
 
 
 @pytest.mark.parametrize("recipe", PROTOCOLS)
-def test_every_protocol_runs(recipe: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_protocol_runs(
+    recipe: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     out = root / "run"
+    monkeypatch.chdir(tmp_path)
     code = call(
         "train", *data_of(recipe, root), "--preset", recipe, "--out", out, "--device", "cpu",
         "--dry-run",
     )  # fmt: skip
+    assert not list(tmp_path.iterdir())  # nothing is left behind
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert not out.exists()

@@ -22,12 +22,15 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.parallel import ParallelStrategy
 from torch import distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from dsl.errors import UserError
 
 # The longest that a process waits for another: one of them may read a large set, evaluate or save.
 # A death is noticed at once; this is for machines that stop answering.
 PATIENCE = timedelta(minutes=10)
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # torchrun's count, for its processes
 GRACE = 20.0  # seconds that the first process has to notice by itself that another one died
 
 _LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "nccl", "gloo")
@@ -45,7 +48,19 @@ def launch(fabric: Fabric, *, nodes: int = 1) -> None:
         os.environ |= {"WORLD_SIZE": str(fabric.world_size), "LOCAL_RANK": "0"}
         siblings = [_start(rank) for rank in range(1, count)]
         threading.Thread(target=_watch, args=(siblings,), daemon=True).start()
+    if is_restarted():
+        _connect_anew(fabric)
     fabric.launch()
+
+
+def _connect_anew(fabric: Fabric) -> None:
+    """torchrun keeps its store over a restart, and in it the addresses of the processes that died:
+    whoever finds one of those connects to nobody. So every restart has keys of its own."""
+    store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+    distributed.init_process_group(
+        "nccl" if fabric.device.type == "cuda" else "gloo", rank=rank, world_size=count,
+        store=PrefixStore(f"restart/{os.environ[RESTARTS]}", store), timeout=PATIENCE,
+    )  # fmt: skip
 
 
 def _is_started(fabric: Fabric) -> bool:
@@ -110,7 +125,7 @@ def peers_needed(folder: Path) -> Iterator[None]:
 
 def is_restarted() -> bool:
     """Whether torchrun started this process anew after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return int(os.environ.get(RESTARTS, "0")) > 0
 
 
 @torch.no_grad()

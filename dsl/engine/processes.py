@@ -48,7 +48,7 @@ def launch(fabric: Fabric, *, nodes: int = 1) -> None:
         os.environ |= {"WORLD_SIZE": str(fabric.world_size), "LOCAL_RANK": "0"}
         siblings = [_start(rank) for rank in range(1, count)]
         threading.Thread(target=_watch, args=(siblings,), daemon=True).start()
-    if is_restarted():
+    if is_restarted() and fabric.world_size > 1:
         _connect_anew(fabric)
     fabric.launch()
 

@@ -16,6 +16,8 @@ from rich.table import Table
 from dsl.compose import build_batches, length_of
 from dsl.config import Config
 from dsl.data.index import Index
+from dsl.doctor.case import Case
+from dsl.doctor.checks import warn_before_training
 from dsl.engine.train import Step
 from dsl.report.tables import percent
 from dsl.rundata import RunData, open_run_data
@@ -48,6 +50,9 @@ def rehearse(config: Config, console: Console, *, init: Path | None = None) -> R
     """Run the settings through in small; errors are those of the real run."""
     began = time.monotonic()
     data = open_run_data(config.data, seed=config.run.seed, console=console, sample=LOOKED_AT)
+    # The doctor sees the data and settings of the real run, not the few images of this one.
+    case = Case(config, data.labeled, val=data.val, unlabeled=data.unlabeled)
+    warn_before_training(case, console)
     ranks = config.run.devices * config.run.nodes
     build_batches(config, data.labeled, data.unlabeled, rank=0, ranks=ranks)
     images = max(len(data.labeled), len(data.unlabeled or ()))

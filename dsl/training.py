@@ -104,7 +104,7 @@ class Training:
         self.checkpoint, self._rehearsed = checkpoint, rehearsed_on is not None
         self._check_fingerprint()
         self._check_method()
-        if checkpoint is None:
+        if checkpoint is None and not self._rehearsed:
             data = self.data
             case = Case(config, data.labeled, val=data.val, unlabeled=data.unlabeled)
             warn_before_training(case, self.console)

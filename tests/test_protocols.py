@@ -143,3 +143,13 @@ def test_bad_splits(
     assert call("data", "split", train, "--out", root / "bad", *arguments) == 2
     assert mention in capsys.readouterr().err
     assert not (root / "bad").exists()
+
+
+def test_a_dry_run_warns_about_the_real_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of nine steps, as asked for; the rehearsal itself takes two."""
+    recipe = "protocols/voc"
+    options = ["--preset", recipe, "--steps", 9, "--device", "cpu", "--dry-run"]
+    assert call("train", *data_of(recipe, root), *options) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 9: its beginning weighs in" in said
+    assert "of 2: its beginning weighs in" not in said

@@ -98,6 +98,8 @@ class Runner:
         """The result of one cell: from its file, or trained now."""
         settings = self._settings(arm, seed)
         config = load_config(dataset.recipe, settings).model_dump(mode="json")
+        if arm.method == "supervised":
+            del config["teaching"]  # of no effect: tuning it must not cost the baselines
         key = hashlib.sha256(json.dumps([config, code_hash()]).encode()).hexdigest()[:16]
         file = self.results / f"{dataset.name}-{arm.name}-{arm.percent:g}-seed{seed}.json"
         if file.exists() and (kept := Cell(**json.loads(file.read_text()))).key == key:

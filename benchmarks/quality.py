@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.bars import Bar, finish, parser
 from dsl.bench.cells import Arm, Cell, Dataset, Runner
+from dsl.bench.jobs import train_apart
 from dsl.bench.run import digit_scenes, table_of
 from dsl.bench.summary import summarise
 from dsl.config import shipped_recipes
@@ -77,6 +78,16 @@ def order_bars(trained: Trained, seeds: int) -> list[Bar]:
     return bars
 
 
+def wanted_of(part: str, seeds: int) -> list[tuple[Arm, int]]:
+    """The cells of a part, in the order in which they are trained."""
+    if part == "ablations":
+        return [(arm, 0) for arm in ARMS.values()]
+    arms = [ALL, FEW, FULL]
+    if part == "order":
+        arms = [ARMS[name] for name in dict.fromkeys(name for pair in ORDER for name in pair)]
+    return [(arm, seed) for seed in range(seeds) for arm in arms]
+
+
 def bars_of(part: str, trained: Trained, seeds: int, *, seen: Sequence[Cell]) -> list[Bar]:
     """`seen`: what `trained` has given so far."""
     if part == "order":
@@ -99,18 +110,22 @@ def main() -> None:
     options.add_argument("--part", choices=parts, default="closure")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--steps", type=int, default=None, help="other than the recipe's: a trial")
+    options.add_argument("--jobs", type=int, default=1, help="cells at once, each on its cores")
     arguments = options.parse_args()
     console = Console(highlight=False, width=110)
     dataset = dataset_of(arguments.part)
-    runner = Runner(RESULTS, WORK, console, arguments.steps)
+    runner = Runner(RESULTS, WORK, arguments.steps)
     cells: list[Cell] = []
 
     def trained(arm: Arm, seed: int) -> Cell:
-        cell = runner.cell(dataset, arm, seed)
+        cell = runner.cell(dataset, arm, seed, console=console)
         if cell not in cells:
             cells.append(cell)
         return cell
 
+    if arguments.jobs != 1:
+        wanted = [(dataset, *each) for each in wanted_of(arguments.part, arguments.seeds)]
+        train_apart(runner, wanted, jobs=arguments.jobs, console=console)
     bars = bars_of(arguments.part, trained, arguments.seeds, seen=cells)
     console.print(table_of(summarise(cells)))
     finish("quality", bars, json_file=arguments.json, details={"cells": [asdict(c) for c in cells]})

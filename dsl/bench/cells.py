@@ -91,40 +91,56 @@ class Runner:
 
     results: Path  # one JSON file per finished cell
     work: Path  # run folders and splits; may be deleted
-    console: Console
     steps: int | None = None  # other than the recipe's: a trial
 
-    def cell(self, dataset: Dataset, arm: Arm, seed: int) -> Cell:
+    def kept(self, dataset: Dataset, arm: Arm, seed: int) -> Cell | None:
+        """The result of a finished cell, if nothing that matters has changed since."""
+        file = self._file(dataset, arm, seed)
+        if not file.exists():
+            return None
+        cell = Cell(**json.loads(file.read_text()))
+        return cell if cell.key == self._key(dataset, arm, seed) else None
+
+    def cell(self, dataset: Dataset, arm: Arm, seed: int, *, console: Console) -> Cell:
         """The result of one cell: from its file, or trained now."""
-        settings = self._settings(arm, seed)
-        config = load_config(dataset.recipe, settings).model_dump(mode="json")
-        if arm.method == "supervised":
-            del config["teaching"]  # of no effect: tuning it must not cost the baselines
-        key = hashlib.sha256(json.dumps([config, code_hash()]).encode()).hexdigest()[:16]
-        file = self.results / f"{dataset.name}-{arm.name}-{arm.percent:g}-seed{seed}.json"
-        if file.exists() and (kept := Cell(**json.loads(file.read_text()))).key == key:
+        kept = self.kept(dataset, arm, seed)
+        if kept is not None:
             return kept
-        run = self.work / file.stem
+        run = self.run_folder(dataset, arm, seed)
         shutil.rmtree(run, ignore_errors=True)
-        self.console.print(f"{dataset.name}: {arm.name}, {arm.percent:g} % labeled, seed {seed}")
-        labeled, unlabeled = self._split(dataset, arm.percent, seed)
+        console.print(f"{dataset.name}: {arm.name}, {arm.percent:g} % labeled, seed {seed}")
+        labeled, unlabeled = self._split(dataset, arm, seed)
         outcome = api.train(
             labeled, unlabeled=unlabeled if arm.method == "dsl" else None, out=run,
-            val=dataset.folder / "val.json", recipe=dataset.recipe, settings=settings,
-            console=self.console,
+            val=dataset.folder / "val.json", recipe=dataset.recipe,
+            settings=self._settings(arm, seed), console=console,
         )  # fmt: skip
         if not outcome.finished:
             raise KeyboardInterrupt
         tested = api.evaluate(run / "last.pt", dataset.test, store=False)
         cell = Cell(
-            key=key, data=dataset.name, arm=arm.name, percent=arm.percent, seed=seed,
-            steps=outcome.position.step, seconds=round(outcome.position.seconds, 1),
+            key=self._key(dataset, arm, seed), data=dataset.name, arm=arm.name,
+            percent=arm.percent, seed=seed, steps=outcome.position.step,
+            seconds=round(outcome.position.seconds, 1),
             test_ap=100 * (tested["ap"] or 0), test_ap50=100 * (tested["ap50"] or 0),
             val_ap=100 * ((outcome.metrics or {})["ap"] or 0), teaching=_taught(run),
         )  # fmt: skip
-        self.results.mkdir(parents=True, exist_ok=True)
+        file = self._file(dataset, arm, seed)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(cell), indent=2) + "\n")
         return cell
+
+    def run_folder(self, dataset: Dataset, arm: Arm, seed: int) -> Path:
+        return self.work / self._file(dataset, arm, seed).stem
+
+    def _file(self, dataset: Dataset, arm: Arm, seed: int) -> Path:
+        return self.results / f"{dataset.name}-{arm.name}-{arm.percent:g}-seed{seed}.json"
+
+    def _key(self, dataset: Dataset, arm: Arm, seed: int) -> str:
+        config = load_config(dataset.recipe, self._settings(arm, seed)).model_dump(mode="json")
+        if arm.method == "supervised":
+            del config["teaching"]  # of no effect: tuning it must not cost the baselines
+        return hashlib.sha256(json.dumps([config, code_hash()]).encode()).hexdigest()[:16]
 
     def _settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         # Evaluated at the end only: nothing is selected or watched, and the time is for training.
@@ -138,12 +154,14 @@ class Runner:
             settings |= own_settings(arm.row)
         return settings | dict(arm.settings)
 
-    def _split(self, dataset: Dataset, percent: float, seed: int) -> tuple[Path, Path | None]:
-        if percent == 100:
+    def _split(self, dataset: Dataset, arm: Arm, seed: int) -> tuple[Path, Path | None]:
+        """Drawn from the seed alone, so the same in every arm; a folder for each, so that cells can
+        be trained at the same time."""
+        if arm.percent == 100:
             return dataset.folder / "train.json", None
-        out = self.work / "splits" / f"{dataset.name}-{percent:g}-{seed}"
+        out = self.work / "splits" / self._file(dataset, arm, seed).stem
         shutil.rmtree(out, ignore_errors=True)
-        files = write_split(dataset.folder / "train.json", out, percent=percent, seed=seed)
+        files = write_split(dataset.folder / "train.json", out, percent=arm.percent, seed=seed)
         return files.labeled, files.unlabeled
 
 

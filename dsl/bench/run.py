@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dsl.bench.cells import Arm, Cell, Dataset, Runner
+from dsl.bench.jobs import train_apart
 from dsl.bench.pages import markdown, plot, put_into
 from dsl.bench.summary import BASELINE, Row, summarise
 from dsl.config import shipped_recipes
@@ -56,16 +57,23 @@ def plan_of(
 
 
 def run_bench(
-    out: Path, plan: Plan, *, console: Console, command: str, into: Path | None = None
-) -> list[Row]:
+    out: Path, plan: Plan, *, console: Console, command: str, into: Path | None = None,
+    jobs: int = 1,
+) -> list[Row]:  # fmt: skip
     """Every cell of the plan, seed by seed; what is finished is written after each one."""
-    runner = Runner(out / "cells", out / "work", console, plan.steps)
+    runner = Runner(out / "cells", out / "work", plan.steps)
+    wanted = [
+        (dataset, arm, seed)
+        for seed in range(plan.seeds)
+        for dataset in plan.datasets
+        for arm in plan.arms
+    ]
+    if jobs != 1:
+        train_apart(runner, wanted, jobs=jobs, console=console)
     cells: list[Cell] = []
-    for seed in range(plan.seeds):
-        for dataset in plan.datasets:
-            for arm in plan.arms:
-                cells.append(runner.cell(dataset, arm, seed))
-                _write(out, cells, command)
+    for each in wanted:
+        cells.append(runner.cell(*each, console=console))
+        _write(out, cells, command)
     rows = summarise(cells)
     if into is not None:
         for name in dict.fromkeys(row.data for row in rows):

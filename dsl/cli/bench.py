@@ -26,6 +26,7 @@ def bench(
     percent: Annotated[str, typer.Option(help="Shares of the labels; commas between.")] = "10,100",
     seeds: Annotated[int, typer.Option(help="Each varies the fold and the start.")] = 3,
     steps: Annotated[int | None, typer.Option(help="Other than the recipe's.")] = None,
+    jobs: Annotated[int, typer.Option(help="Cells trained at once, each on its cores.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run: does it all work?")] = False,
     into: Annotated[
         Path | None, typer.Option(help="A page with '<!-- bench NAME -->' to put the tables into.")
@@ -47,7 +48,7 @@ def bench(
         steps=steps, quick=quick,
     )  # fmt: skip
     command = shlex.join(["dsl", *sys.argv[1:]])
-    rows = run_bench(out, plan, console=screen, command=command, into=into)
+    rows = run_bench(out, plan, console=screen, command=command, into=into, jobs=jobs)
     screen.print(table_of(rows))
     screen.print(f"written: {out}/results.md, {out}/results.png, {out}/results.json")
 

@@ -78,3 +78,28 @@ def test_val_is_reported_on_where_there_is_no_test(tmp_path: Path) -> None:
     assert Dataset("x", "small", tmp_path).test == tmp_path / "val.json"
     (tmp_path / "test.json").write_text("{}")
     assert Dataset("x", "small", tmp_path).test == tmp_path / "test.json"
+
+
+def test_cells_trained_at_once_are_the_ones_trained_in_turn(tmp_path: Path) -> None:
+    plans = [
+        plan_of(tmp_path / name, data=["digits"], methods=["supervised", "dsl"], percents=[50],
+                seeds=1, quick=True)
+        for name in ("turn", "once")
+    ]  # fmt: skip
+    in_turn = run_bench(tmp_path / "turn", plans[0], console=QUIET, command="x")
+    at_once = run_bench(tmp_path / "once", plans[1], console=QUIET, command="x", jobs=2)
+    assert [row.arm for row in at_once] == [row.arm for row in in_turn]
+    for mine, other in zip(at_once, in_turn, strict=True):
+        assert mine.cells[0].key == other.cells[0].key
+        # One thread against two: the order of sums differs, and 20 steps let it grow.
+        assert mine.mean == pytest.approx(other.mean, abs=2)
+    logs = sorted(path.name for path in (tmp_path / "once" / "work").glob("*.log"))
+    assert logs == ["digits-dsl-50-seed0.log", "digits-supervised-50-seed0.log"]
+
+
+def test_more_jobs_than_cores_are_refused(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path, data=["digits"], methods=["dsl"], percents=[50], seeds=1, quick=True
+    )  # fmt: skip
+    with pytest.raises(UserError, match="--jobs 1000"):
+        run_bench(tmp_path, plan, console=QUIET, command="x", jobs=1000)

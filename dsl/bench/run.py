@@ -1,5 +1,6 @@
 """`dsl bench`: plan the cells, train those that are missing, write the comparison down."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,8 @@ from dsl.bench.jobs import train_apart
 from dsl.bench.pages import markdown, plot, put_into
 from dsl.bench.summary import BASELINE, Row, summarise
 from dsl.config import shipped_recipes
-from dsl.data.scenes import SceneOptions, write_scenes
+from dsl.data import scenes
+from dsl.data.scenes import SceneOptions
 from dsl.errors import UserError
 
 DIGITS = "digits"
@@ -120,9 +122,11 @@ def _dataset(name: str, out: Path, *, quick: bool) -> Dataset:
 
 
 def digit_scenes(work: Path, *, quick: bool = False) -> Path:
-    """The embedded data set, drawn once."""
-    folder = work / ("scenes-quick" if quick else "scenes")
+    """The embedded data set, drawn once; anew when the code that draws it has changed."""
+    options = SceneOptions(seed=SEED)
+    train, val, test = (60, 10, 10) if quick else (1000, 200, 500)
+    drawn_by = [Path(scenes.__file__).read_text(), repr(options), train, val, test]
+    folder = work / f"scenes-{hashlib.sha256(json.dumps(drawn_by).encode()).hexdigest()[:8]}"
     if not folder.exists():
-        train, val, test = (60, 10, 10) if quick else (1000, 200, 500)
-        write_scenes(folder, SceneOptions(seed=SEED), train=train, val=val, test=test)
+        scenes.write_scenes(folder, options, train=train, val=val, test=test)
     return folder

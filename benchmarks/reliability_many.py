@@ -29,15 +29,11 @@ def run() -> list[Case]:
     """Each with data and a run of its own."""
     cases = []
     for title, job in (
-        ("rank 1 of 2 killed: all end within a minute, in one line", _killed(1)),
-        ("rank 0 of 2 killed: all end within a minute", _killed(0)),
-        ("rank killed under torchrun --max-restarts 1: the run finishes", _restarted),
+        ("rank 1 of 2 killed: all end within a minute, in one line", killed(1)),
+        ("rank 0 of 2 killed: all end within a minute", killed(0)),
+        ("rank killed under torchrun --max-restarts 1: the run finishes", restarted),
     ):
         with tempfile.TemporaryDirectory() as place:
-            scenes = Path(place) / "s"
-            write_scenes(
-                scenes, SceneOptions(size=64, max_side=30), train=30, val=6, test=1, labeled=12
-            )
             lost = job(Path(place))
         cases.append(Case(title, 1, int(not lost), lost or "nothing"))
     return cases
@@ -45,6 +41,7 @@ def run() -> list[Case]:
 
 def _arguments(folder: Path, steps: int) -> list[str]:
     scenes = folder / "s"
+    write_scenes(scenes, _SCENES, train=30, val=6, test=1, labeled=12)
     return [
         "dsl", "train", "--preset", "tiny", "--labeled", f"{scenes}/labeled.json", "--unlabeled",
         f"{scenes}/unlabeled.json", "--val", f"{scenes}/val.json", "--out", f"{folder}/run",
@@ -61,7 +58,7 @@ def _start(command: list[str], folder: Path) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def _killed(rank: int) -> Callable[[Path], str]:
+def killed(rank: int) -> Callable[[Path], str]:
     """What was lost, in words; empty if nothing."""
 
     def job(folder: Path) -> str:
@@ -90,7 +87,8 @@ def _complaint(folder: Path, code: int) -> str:
     return "" if code else "exit code 0"
 
 
-def _restarted(folder: Path) -> str:
+def restarted(folder: Path) -> str:
+    """What was lost, in words; empty if nothing."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *torchrun, "--max-restarts=1", "-m", *_arguments(folder, 60)]
     process = _start(command, folder)

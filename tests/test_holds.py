@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.reliability_kills import survive_full_disk, survive_kills, survive_preemption
+from benchmarks.reliability_many import restarted
 from dsl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -20,6 +21,10 @@ def test_kills(tmp_path: Path) -> None:
 def test_preemption(tmp_path: Path) -> None:
     case = survive_preemption(tmp_path, tries=1)
     assert case.survived == 1, case.lost
+
+
+def test_torchrun_brings_a_killed_process_back(tmp_path: Path) -> None:
+    assert restarted(tmp_path) == ""
 
 
 def test_a_disk_that_fills_up_during_a_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,42 @@ def test_two_processes_are_one_with_the_same_batch(coco: Coco, tmp_path: Path) -
     assert len(taught) == 14
     assert max(taught) > 0
     assert len({tuple(step["thresholds"]) for step in one}) > 3
+
+
+def train_with_a_silent_teacher(folder: Path, data: dict[str, Path]) -> None:
+    """The teacher of rank 1 finds nothing, that of rank 0 a lot."""
+    torch.set_num_threads(1)
+    run = training(folder / "run", data, **{"run.devices": 2, "run.steps": 10})
+    torch.manual_seed(0)
+    sure(run.method)
+    rank = int(os.environ["RANK"])
+    if rank == 1:
+        run.method.decoder = replace(run.method.decoder, min_class_score=1 - 1e-9)
+    steps: list[dict[str, float]] = []
+    fit = dsl.training.fit
+    dsl.training.fit = lambda *args, observers, **options: fit(
+        *args, observers=[*observers, lambda step: steps.append(step.losses)], **options
+    )
+    assert run.run().finished
+    weights = [value.tolist() for value in run.method.student.head.parameters()]
+    (folder / f"{rank}.json").write_text(json.dumps({"steps": steps, "weights": weights}))
+
+
+def test_one_rank_without_pseudo_labels_neither_waits_nor_drifts(
+    coco: Coco, tmp_path: Path
+) -> None:
+    data = {
+        "labeled": coco(count=12, size=(64, 64)),
+        "unlabeled": coco(count=5, size=(64, 64), name="more", seed=3),
+        "val": coco(count=3, size=(64, 64), name="val", seed=4),
+    }
+    run_ranks(train_with_a_silent_teacher, tmp_path, data, ranks=2)
+    loud, silent = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    taught = [[s["fg/img"] for s in rank["steps"] if "fg/img" in s] for rank in (loud, silent)]
+    assert len(taught[0]) == len(taught[1]) == 7
+    assert min(taught[0]) > 0
+    assert max(taught[1]) == 0
+    assert loud["weights"] == silent["weights"]
 
 
 def evaluate_together(folder: Path, data: dict[str, Path]) -> None:

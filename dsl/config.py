@@ -112,6 +112,9 @@ class TeachingConfig(_Section):
     curve: tuple[PositiveFloat, PositiveFloat, Share, Share] | None = None
     """Factor, power, least and largest bar of the ones that follow the teacher; "none": as their
     name says."""
+    one_class: bool = True
+    """Of foreground boxes that lie on each other, teach the best alone, whatever their classes; the
+    others become ignored."""
     window: PositiveInt = 1000
     """Unlabeled images that the thresholds look back on."""
     metanet: str = "tf_efficientnet_lite0"

@@ -19,7 +19,7 @@ from dsl.models.fcos import FCOS
 from dsl.models.losses import Criterion, LossSums
 from dsl.ssod.adaptive_filter import Policy
 from dsl.ssod.metanet import MetaNet
-from dsl.ssod.pseudo_labels import PseudoLabels, carry
+from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry
 from dsl.ssod.scale_consistency import Space, halve_images, scale_consistency
 from dsl.ssod.teacher import make_teacher, update_teacher
 from dsl.ssod.telemetry import Telemetry
@@ -52,9 +52,11 @@ class DSL(Method):
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
         metanet: MetaNet | None, weights: Weights, shared_counts: bool = True,
+        one_class: bool = False,
     ) -> None:  # fmt: skip
+        """`one_class`: of boxes that lie on each other, only the best is taught."""
         super().__init__()
-        self.shared_counts = shared_counts
+        self.shared_counts, self.one_class = shared_counts, one_class
         self.student, self.teacher = detector, make_teacher(detector)
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
@@ -120,6 +122,9 @@ class DSL(Method):
         output: DenseOutput = self.teacher(images)
         found = self.decoder(output, images.sizes)
         parts = [self.policy.split(d.scores, d.labels) for d in found]
+        if self.one_class:
+            iou = self.decoder.nms_iou
+            parts = [best_of_rivals(*each, iou=iou) for each in zip(found, parts, strict=True)]
         doubts: Sequence[Tensor | None] = [None] * len(found)
         if self.metanet is not None:
             doubts = self.metanet.doubtful(images, found, [p.foreground for p in parts])

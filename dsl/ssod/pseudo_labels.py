@@ -7,7 +7,9 @@ aside, they follow the recorded geometry into the strong view.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torchvision.ops import nms
 
 from dsl.geometry import clip, move_targets
 from dsl.ssod.adaptive_filter import Partition
@@ -41,6 +43,16 @@ class PseudoLabels:
         """Foreground and ignored boxes; background is what is left out."""
         kept, found = self.foreground | self.ignored, self.detections
         return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
+
+
+def best_of_rivals(found: Detections, part: Partition, *, iou: float) -> Partition:
+    """Where foreground boxes lie on each other, of whatever classes, the best one is taught alone:
+    one object has one class. Its rivals become ignored."""
+    places = part.foreground.nonzero().squeeze(1)
+    kept = nms(found.boxes[places].float(), found.scores[places].float(), iou)
+    best = torch.zeros_like(part.foreground)
+    best[places[kept]] = True
+    return Partition(best, part.ignored | (part.foreground & ~best))
 
 
 def carry(targets: Targets, moves: Sequence[Operation], *, size: Tensor) -> Targets:

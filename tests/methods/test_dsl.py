@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
 from dsl.geometry import Flip, Resize
 from dsl.methods.dsl import DSL, Weights
@@ -64,13 +65,13 @@ def _detector(num_classes: int, seed: int) -> FCOS:
 
 def method(
     weights: Weights | None = None, *, policy: Policy = FIXED, metanet: MetaNet | None = None,
-    num_classes: int = 3, seed: int = 0, started: bool = True,
+    num_classes: int = 3, seed: int = 0, started: bool = True, one_class: bool = False,
 ) -> DSL:  # fmt: skip
     """With another teacher than student, as after some steps, so that it is told who is asked."""
     detector = copy.deepcopy(_detector(num_classes, seed))
     built = DSL(
         detector, CRITERION, decoder=DECODER, policy=copy.deepcopy(policy), metanet=metanet,
-        weights=weights or Weights(),
+        weights=weights or Weights(), one_class=one_class,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -662,6 +663,26 @@ def test_what_the_metanet_doubts_is_ignored_not_background() -> None:
         assert not doubted.foreground.any()
         assert torch.equal(doubted.rejected, trusted.foreground)
         assert torch.equal(doubted.ignored, trusted.foreground | trusted.ignored)
+
+
+def test_of_boxes_on_one_object_the_best_is_taught_alone() -> None:
+    batch = plain_batch()
+    before, after = (method(one_class=on).pseudo_label(weak_of(batch)) for on in (False, True))
+    outdone = 0
+    for all_taught, best_taught in zip(before, after, strict=True):
+        found, taken = all_taught.detections, torch.zeros_like(all_taught.foreground)
+        for place in found.scores.argsort(descending=True).tolist():
+            if not all_taught.foreground[place]:
+                continue
+            better = found.boxes[taken]
+            if len(better) == 0 or box_iou(found.boxes[place, None], better).max() <= 0.6:
+                taken[place] = True
+        assert torch.equal(best_taught.foreground, taken)
+        assert torch.equal(
+            best_taught.ignored, all_taught.ignored | (all_taught.foreground & ~taken)
+        )
+        outdone += int((all_taught.foreground & ~taken).sum())
+    assert outdone > 0
 
 
 def test_the_teacher_stays_in_eval_mode() -> None:

@@ -21,8 +21,9 @@ from dsl.bench.summary import summarise
 from dsl.config import shipped_recipes
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "quality"
-WORK = ROOT / "runs" / "quality"
+# As `dsl bench benchmarks/results` has them, so that it makes its tables from the same cells.
+RESULTS = ROOT / "benchmarks" / "results" / "cells"
+WORK = ROOT / "benchmarks" / "results" / "work"
 SHARED = ROOT.parent / "shared" / "data"
 
 

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from dsl.image import MEAN_COLOR
-
 
 @dataclass(frozen=True)
 class Hole:
@@ -75,7 +73,8 @@ def _blur(image: Tensor, sigma: float) -> Tensor:
 
 
 def _cut(image: Tensor, hole: Hole, random: np.random.Generator) -> Tensor:
-    """Fill one rectangle of random share, aspect and place."""
+    """Fill one rectangle of random share, aspect and place with noise: any one colour could be that
+    of an object, whose border would then be anywhere."""
     height, width = image.shape[-2:]
     area = height * width * random.uniform(hole.low, hole.high)
     aspect = np.exp(random.uniform(np.log(0.3), np.log(1 / 0.3)))
@@ -85,8 +84,8 @@ def _cut(image: Tensor, hole: Hole, random: np.random.Generator) -> Tensor:
     )
     top, left = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
     image = image.clone()
-    color = torch.tensor(MEAN_COLOR, dtype=image.dtype)[:, None, None]
-    image[:, top : top + tall, left : left + wide] = color
+    noise = random.integers(0, 256, (3, tall, wide), np.uint8)
+    image[:, top : top + tall, left : left + wide] = torch.from_numpy(noise)
     return image
 
 

@@ -40,9 +40,7 @@ def run(steps: int = 2000) -> list[Case]:
     """One training of so many steps."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        write_scenes(
-            folder / "s", SceneOptions(size=64, max_side=30), train=60, val=10, test=1, labeled=20
-        )
+        write_scenes(folder / "s", _SCENES, train=60, val=10, test=1, labeled=20)
         samples, code = _watch(_command(folder, steps))
     if code != 0:
         return [Case(f"soak of {steps} steps", 1, 0, f"the training ended with code {code}")]

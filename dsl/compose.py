@@ -113,14 +113,11 @@ def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
         if own
         else build_backbone(teaching.metanet, teaching.metanet_weights)
     )
-    # A detector's own backbone knows classes by where what lies, and best on its middle level.
-    level, grid = (1, 3) if own else (2, 1)
-    features = InstanceFeatures(backbone, crop=teaching.metanet_crop, level=level, grid=grid)
+    features = InstanceFeatures(backbone, crop=teaching.metanet_crop)
     features.eval()  # an extractor that is not saved is no part of the method, whose mode it misses
     return MetaNet(
-        detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own,
-        nearest=teaching.metanet_nearest,
-    )  # fmt: skip
+        detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own
+    )
 
 
 def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Model:

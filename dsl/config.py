@@ -124,8 +124,6 @@ class TeachingConfig(_Section):
     """Of that pretrained backbone: "auto" finds them, or a file."""
     metanet_bar: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
     """Least cosine similarity to the class; "auto": what 95 % of the labeled instances reach."""
-    metanet_nearest: bool = True
-    """Doubt a pseudo-label that looks more like another class, too."""
     metanet_crop: PositiveInt = 64
     """Side of the crops that it looks at, in pixels."""
     shuffle_rounds: Annotated[int, Field(ge=0)] = 2

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchvision.ops import roi_align
 
 from dsl.models.backbone import Backbone
@@ -15,17 +14,16 @@ AT_ONCE = 128  # crops of one forward pass
 
 
 class InstanceFeatures(nn.Module):
-    """A feature map of square crops, averaged over the cells of a grid; no gradient."""
+    """The mean of the last feature map of square crops; no gradient."""
 
     pixel_mean: Tensor
     pixel_std: Tensor
 
-    def __init__(self, backbone: Backbone, *, crop: int, level: int = 2, grid: int = 1) -> None:
-        """`crop`: side of the crops in pixels. `level`: of C3, C4, C5. `grid`: cells a side."""
+    def __init__(self, backbone: Backbone, *, crop: int) -> None:
+        """`crop`: side of the crops in pixels."""
         super().__init__()
         self.backbone, self.crop = backbone.requires_grad_(False), crop
-        self.level, self.grid = level, grid
-        self.width = backbone.out_channels[level] * grid**2
+        self.width = backbone.out_channels[2]
         mean, std = torch.tensor(backbone.pixel_mean), torch.tensor(backbone.pixel_std)
         self.register_buffer("pixel_mean", 255 * mean.view(3, 1, 1), persistent=False)
         self.register_buffer("pixel_std", 255 * std.view(3, 1, 1), persistent=False)
@@ -41,11 +39,8 @@ class InstanceFeatures(nn.Module):
         wide = [_enlarged(b) for b in boxes]
         pixels = (images.images.float() - self.pixel_mean) / self.pixel_std
         crops = roi_align(pixels, wide, self.crop, sampling_ratio=2, aligned=True)
-        return torch.cat([self._pooled(part) for part in crops.split(AT_ONCE)])
-
-    def _pooled(self, crops: Tensor) -> Tensor:
-        features: Tensor = self.backbone(crops)[self.level].float()
-        return F.adaptive_avg_pool2d(features, self.grid).flatten(1)
+        parts = [self.backbone(part)[2].float().mean(dim=(2, 3)) for part in crops.split(AT_ONCE)]
+        return torch.cat(parts)
 
 
 def _enlarged(boxes: Tensor) -> Tensor:

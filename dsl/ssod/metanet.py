@@ -1,9 +1,8 @@
 """MetaNet: a foreground pseudo-label that does not look like its class is put aside (DSL, Eq. 7).
 
 m_k is the mean feature of the labeled instances of class k, computed once before the unlabeled
-images are used. A pseudo-label of class k whose cosine similarity to m_k is below the bar, or which
-is more similar to another class, becomes ignored. It is given its feature extractor and never
-trains it.
+images are used. A pseudo-label of class k whose cosine similarity to m_k is below the bar becomes
+ignored. It is given its feature extractor and never trains it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,13 +28,12 @@ class MetaNet(nn.Module):
 
     def __init__(
         self, num_classes: int, extractor: nn.Module, *, width: int,
-        bar: float | Literal["auto"], saved: bool, nearest: bool = False,
+        bar: float | Literal["auto"], saved: bool,
     ) -> None:  # fmt: skip
-        """`nearest`: its own class must also be the most similar one. `saved`: the extractor is
-        part of the state. One that can be had again is not; it stands in a tuple, where torch does
-        not look for modules."""
+        """`saved`: the extractor is part of the state. One that can be had again is not; it stands
+        in a tuple, where torch does not look for modules."""
         super().__init__()
-        self.bar, self.nearest = bar, nearest
+        self.bar = bar
         self.saved_extractor = extractor if saved else None
         self._extractor = (extractor,)
         self.register_buffer("proxies", torch.zeros(num_classes, width))
@@ -82,15 +80,10 @@ class MetaNet(nn.Module):
         """Of each image's M detections, which are foreground and unlike their class: (M,) bool."""
         boxes = [d.boxes[kept] for d, kept in zip(found, foreground, strict=True)]
         labels = torch.cat([d.labels[kept] for d, kept in zip(found, foreground, strict=True)])
-        features = self.extractor(images, boxes)
-        unlike = F.cosine_similarity(features, self.proxies[labels], dim=-1) < self.bars[labels]
-        if self.nearest:
-            every = F.normalize(features, dim=-1) @ F.normalize(self.proxies, dim=-1).T  # (M, C)
-            known = self.bars > NO_BAR  # a class without labels is no rival
-            every = every.masked_fill(~known, -torch.inf)
-            unlike |= (every.argmax(dim=1) != labels) & known[labels]
+        alike = F.cosine_similarity(self.extractor(images, boxes), self.proxies[labels], dim=-1)
+        unlike = torch.split(alike < self.bars[labels], [len(b) for b in boxes])
         doubts = []
-        for kept, below in zip(foreground, unlike.split([len(b) for b in boxes]), strict=True):
+        for kept, below in zip(foreground, unlike, strict=True):
             doubt = torch.zeros_like(kept)
             doubt[kept] = below
             doubts.append(doubt)

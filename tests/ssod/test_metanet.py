@@ -108,12 +108,8 @@ def random_world(seed: int) -> tuple[Tensor, list[LabeledBatch]]:
     return table, batches
 
 
-def net(
-    table: Tensor, classes: int = 4, bar: float | str = 0.6, saved: bool = False,
-    nearest: bool = False,
-) -> MetaNet:  # fmt: skip
-    extractor, width = Table(table.clone()), table.shape[1]
-    return MetaNet(classes, extractor, width=width, bar=bar, saved=saved, nearest=nearest)  # type: ignore[arg-type]
+def net(table: Tensor, classes: int = 4, bar: float | str = 0.6, saved: bool = False) -> MetaNet:
+    return MetaNet(classes, Table(table.clone()), width=table.shape[1], bar=bar, saved=saved)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -161,13 +157,11 @@ def test_cosine_below_six_tenths_is_doubtful_and_at_it_is_not(
 
 
 @pytest.mark.parametrize("bar", [0.6, "auto"])
-@pytest.mark.parametrize("nearest", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_doubts_equal_a_loop(seed: int, bar: float | str, nearest: bool) -> None:
-    """Each foreground detection is compared with the proxy of its own class, and where `nearest`
-    with those of the others that have labels."""
+def test_doubts_equal_a_loop(seed: int, bar: float | str) -> None:
+    """Each foreground detection is compared with the proxy of its own class."""
     table, batches = random_world(seed)
-    metanet = net(table, bar=bar, nearest=nearest)
+    metanet = net(table, bar=bar)
     metanet.learn(batches)
     proxies = slow_proxies(table, batches, 4)
     random = np.random.default_rng(seed + 100)
@@ -184,10 +178,9 @@ def test_doubts_equal_a_loop(seed: int, bar: float | str, nearest: bool) -> None
         assert doubt.dtype == torch.bool
         for i in range(len(d)):
             label, row = int(d.labels[i]), table[int(d.boxes[i, 0])].tolist()
-            alike = {k: slow_cosine(row, proxies[k]) for k in (0, 1, 3)}
-            expected = bool(kept[i]) and label != 2 and alike[label] < bars[label]
-            if nearest and kept[i] and label != 2:
-                expected |= alike[label] < max(alike.values())
+            expected = (
+                bool(kept[i]) and label != 2 and slow_cosine(row, proxies[label]) < bars[label]
+            )
             assert bool(doubt[i]) == expected
             doubted += expected
     assert doubted > 0

@@ -54,14 +54,16 @@ def judge(samples: Sequence[Sample]) -> list[Case]:
         return [Case("soak", 1, 0, f"{len(samples)} samples are too few to judge")]
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     cases = []
+    # Medians: an evaluation that a sample happens to fall into has a loader and its threads.
     for name in ("main", "workers"):
         before, after = (statistics.median(_column(part, name)) for part in (early, late))
         growth = after / max(before, 1) - 1
         title = f"soak: memory of {name} grows less than {GROWTH:.0%}"
         cases.append(Case(title, 1, int(growth < GROWTH), f"{growth:+.1%}"))
     for name in ("files", "threads"):
-        more = max(_column(late, name)) - max(_column(early, name))
-        cases.append(Case(f"soak: {name} do not grow", 1, int(more <= 0), f"{more:+}"))
+        before, after = (statistics.median(_column(part, name)) for part in (early, late))
+        more = after - before
+        cases.append(Case(f"soak: {name} do not grow", 1, int(more <= 0), f"{more:+g}"))
     return cases
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks.reliability_kills import survive_full_disk, survive_kills, survive_preemption
 from benchmarks.reliability_many import restarted
+from benchmarks.reliability_soak import Sample, judge
 from dsl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -25,6 +27,26 @@ def test_preemption(tmp_path: Path) -> None:
 
 def test_torchrun_brings_a_killed_process_back(tmp_path: Path) -> None:
     assert restarted(tmp_path) == ""
+
+
+def test_a_soak_tells_growth_from_a_moment() -> None:
+    steady = Sample(main=1000, workers=500, files=30, threads=10)
+    samples = [steady] * 400
+    assert [case.survived for case in judge(samples)] == [1, 1, 1, 1]
+    samples[350] = replace(steady, main=2000, files=40, threads=12)  # in an evaluation
+    assert [case.survived for case in judge(samples)] == [1, 1, 1, 1]
+    growing = [
+        replace(
+            steady,
+            main=1000 + n // 3,
+            workers=500 + n // 3,
+            files=30 + n // 100,
+            threads=10 + n // 100,
+        )
+        for n in range(400)
+    ]
+    assert [case.survived for case in judge(growing)] == [0, 0, 0, 0]
+    assert judge(samples[:3])[0].survived == 0
 
 
 def test_a_disk_that_fills_up_during_a_run(tmp_path: Path) -> None:

@@ -134,10 +134,14 @@ def seconds(job: Callable[[], None]) -> float:
 def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument(
+        "--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"]
+    )
     arguments = options.parse_args()
     torch.set_num_threads(THREADS)
     keep_freed_memory()
-    sides = {"torchvision": Theirs(), "fp32": Ours("fp32"), "bf16": Ours("bf16")}
+    sides: dict[str, Theirs | Ours] = {"torchvision": Theirs()}
+    sides |= {name: Ours(name) for name in arguments.precision}
     best: dict[tuple[str, str], float] = {}
     for job in ("train_network", "train_whole", "infer_network", "infer_whole"):
         for repeat in range(arguments.repeats + 1):
@@ -151,6 +155,8 @@ def main() -> None:
         ("infer_network", 1.2, 2.0), ("infer_whole", 1.2, 2.0),
     ):  # fmt: skip
         for side, bar in (("fp32", of_fp32), ("bf16", of_bf16)):
+            if side not in sides:
+                continue
             ratio = best["torchvision", job] / best[side, job]
             bars.append(Bar(f"{job.replace('_', ', ')}: {side}", ratio, bar, unit="x"))
     details = {f"{side} {job}": took for (side, job), took in best.items()}

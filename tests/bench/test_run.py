@@ -8,7 +8,8 @@ from rich.console import Console
 
 from dsl.bench import cells as cells_module
 from dsl.bench.cells import Arm, Dataset
-from dsl.bench.run import plan_of, run_bench
+from dsl.bench.run import digit_scenes, plan_of, run_bench
+from dsl.data import scenes
 from dsl.errors import UserError
 
 QUIET = Console(quiet=True)
@@ -40,6 +41,19 @@ def test_a_finished_cell_is_never_trained_again(
     monkeypatch.setattr(cells_module, "code_hash", lambda: "other code")
     with pytest.raises(AssertionError, match="trained a finished cell"):
         run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
+
+
+def test_scenes_are_drawn_anew_when_the_code_that_draws_them_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = digit_scenes(tmp_path, quick=True)
+    assert digit_scenes(tmp_path, quick=True) == first
+    changed = tmp_path / "scenes.py"
+    changed.write_text("# draws something else")
+    monkeypatch.setattr(scenes, "__file__", str(changed))
+    second = digit_scenes(tmp_path, quick=True)
+    assert second != first
+    assert (second / "train.json").is_file()
 
 
 def test_a_plan_leaves_out_what_has_nothing_unlabeled(tmp_path: Path) -> None:

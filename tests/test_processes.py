@@ -54,6 +54,22 @@ def sure(method: dsl.methods.base.Method) -> None:
             network.head.class_logits.bias.fill_(0.5)
 
 
+def watched_by(observer: Callable[[Step], None]) -> None:
+    """From now on this process's trainings tell the observer of every step."""
+    fit = dsl.training.fit
+    dsl.training.fit = lambda *args, observers, **options: fit(
+        *args, observers=[*observers, observer], **options
+    )
+
+
+def small_sets(coco: Coco, *, val: int = 3) -> dict[str, Path]:
+    return {
+        "labeled": coco(count=12, size=(64, 64)),
+        "unlabeled": coco(count=5, size=(64, 64), name="more", seed=3),
+        "val": coco(count=val, size=(64, 64), name="val", seed=4),
+    }
+
+
 def train_recording(folder: Path, data: dict[str, Path], ranks: int) -> None:
     """Train in fp64 without live BatchNorm; write down every loss, count and threshold."""
     torch.set_num_threads(1)
@@ -80,10 +96,7 @@ def train_recording(folder: Path, data: dict[str, Path], ranks: int) -> None:
         steps.append({"losses": step.losses, "thresholds": thresholds, "counts": list(reduced)})
         reduced.clear()
 
-    fit = dsl.training.fit
-    dsl.training.fit = lambda *args, observers, **options: fit(
-        *args, observers=[*observers, record], **options
-    )
+    watched_by(record)
     assert run.run().finished
     (folder / f"{run.fabric.global_rank}.json").write_text(json.dumps(steps))
 
@@ -139,10 +152,7 @@ def train_with_a_silent_teacher(folder: Path, data: dict[str, Path]) -> None:
     if rank == 1:
         run.method.decoder = replace(run.method.decoder, min_class_score=1 - 1e-9)
     steps: list[dict[str, float]] = []
-    fit = dsl.training.fit
-    dsl.training.fit = lambda *args, observers, **options: fit(
-        *args, observers=[*observers, lambda step: steps.append(step.losses)], **options
-    )
+    watched_by(lambda step: steps.append(step.losses))
     assert run.run().finished
     weights = [value.tolist() for value in run.method.student.head.parameters()]
     (folder / f"{rank}.json").write_text(json.dumps({"steps": steps, "weights": weights}))
@@ -151,11 +161,7 @@ def train_with_a_silent_teacher(folder: Path, data: dict[str, Path]) -> None:
 def test_one_rank_without_pseudo_labels_neither_waits_nor_drifts(
     coco: Coco, tmp_path: Path
 ) -> None:
-    data = {
-        "labeled": coco(count=12, size=(64, 64)),
-        "unlabeled": coco(count=5, size=(64, 64), name="more", seed=3),
-        "val": coco(count=3, size=(64, 64), name="val", seed=4),
-    }
+    data = small_sets(coco)
     run_ranks(train_with_a_silent_teacher, tmp_path, data, ranks=2)
     loud, silent = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     taught = [[s["fg/img"] for s in rank["steps"] if "fg/img" in s] for rank in (loud, silent)]
@@ -193,11 +199,7 @@ def test_an_evaluation_by_two_is_that_of_the_saved_weights_by_one(
     coco: Coco, tmp_path: Path
 ) -> None:
     """BatchNorms saw other images on each rank, and nine images are uneven parts."""
-    data = {
-        "labeled": coco(count=12, size=(64, 64)),
-        "unlabeled": coco(count=5, size=(64, 64), name="more", seed=3),
-        "val": coco(count=9, size=(64, 64), name="val", seed=4),
-    }
+    data = small_sets(coco, val=9)
     run_ranks(evaluate_together, tmp_path, data, ranks=2)
     run_ranks(evaluate_alone, tmp_path, data, ranks=1)
     alone = torch.load(tmp_path / "alone.pt", weights_only=True)
@@ -214,10 +216,7 @@ def train_until_someone_dies(folder: Path, data: dict[str, Path]) -> None:
     torch.set_num_threads(1)
     run = training(folder / "run", data, **{"run.devices": 2, "run.steps": 100000})
     if os.environ["LOCAL_RANK"] == "1":
-        fit = dsl.training.fit
-        dsl.training.fit = lambda *args, observers, **options: fit(
-            *args, observers=[*observers, die_at_three], **options
-        )
+        watched_by(die_at_three)
     try:
         run.run()
     except UserError as error:
@@ -230,11 +229,7 @@ def die_at_three(step: Step) -> None:
 
 
 def test_a_lost_process_ends_the_others_in_one_line(coco: Coco, tmp_path: Path) -> None:
-    data = {
-        "labeled": coco(count=12, size=(64, 64)),
-        "unlabeled": coco(count=5, size=(64, 64), name="more", seed=3),
-        "val": coco(count=3, size=(64, 64), name="val", seed=4),
-    }
+    data = small_sets(coco)
     with pytest.raises(AssertionError, match=r"exit codes \[0, -9\]"):
         run_ranks(train_until_someone_dies, tmp_path, data, ranks=2)
     message = (tmp_path / "message.txt").read_text()

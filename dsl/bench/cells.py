@@ -106,6 +106,7 @@ class Runner:
         kept = self.kept(dataset, arm, seed)
         if kept is not None:
             return kept
+        key = self._key(dataset, arm, seed)  # of the code as it is now, not when the training ends
         run = self.run_folder(dataset, arm, seed)
         shutil.rmtree(run, ignore_errors=True)
         console.print(f"{dataset.name}: {arm.name}, {arm.percent:g} % labeled, seed {seed}")
@@ -119,7 +120,7 @@ class Runner:
             raise KeyboardInterrupt
         tested = api.evaluate(run / "last.pt", dataset.test, store=False)
         cell = Cell(
-            key=self._key(dataset, arm, seed), data=dataset.name, arm=arm.name,
+            key=key, data=dataset.name, arm=arm.name,
             percent=arm.percent, seed=seed, steps=outcome.position.step,
             seconds=round(outcome.position.seconds, 1),
             test_ap=100 * (tested["ap"] or 0), test_ap50=100 * (tested["ap50"] or 0),

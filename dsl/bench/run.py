@@ -62,7 +62,8 @@ def run_bench(
     out: Path, plan: Plan, *, console: Console, command: str, into: Path | None = None,
     jobs: int = 1,
 ) -> list[Row]:  # fmt: skip
-    """Every cell of the plan, seed by seed; what is finished is written after each one."""
+    """Every cell of the plan, seed by seed; what is finished is written after each one, or with
+    several `jobs` when all are."""
     runner = Runner(out / "cells", out / "work", plan.steps)
     wanted = [
         (dataset, arm, seed)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -41,6 +42,25 @@ def test_a_finished_cell_is_never_trained_again(
     monkeypatch.setattr(cells_module, "code_hash", lambda: "other code")
     with pytest.raises(AssertionError, match="trained a finished cell"):
         run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
+
+
+def test_a_cell_is_kept_for_the_code_that_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(
+        tmp_path, data=["digits"], methods=["supervised"], percents=[50], seeds=1, quick=True
+    )
+    train = cells_module.api.train
+
+    def edited_meanwhile(*arguments: Any, **options: Any) -> Any:
+        outcome = train(*arguments, **options)
+        monkeypatch.setattr(cells_module, "code_hash", lambda: "edited meanwhile")
+        return outcome
+
+    monkeypatch.setattr(cells_module.api, "train", edited_meanwhile)
+    run_bench(tmp_path, plan, console=QUIET, command="x")
+    runner = cells_module.Runner(tmp_path / "cells", tmp_path / "work", plan.steps)
+    assert runner.kept(plan.datasets[0], plan.arms[0], 0) is None
 
 
 def test_scenes_are_drawn_anew_when_the_code_that_draws_them_changes(

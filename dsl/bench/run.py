@@ -19,7 +19,7 @@ from dsl.data.scenes import SceneOptions
 from dsl.errors import UserError
 
 DIGITS = "digits"
-SEED = 2022  # of the scenes that are reported on; the default seed was looked at while tuning
+SEED = 1116  # of the scenes that are reported on; others were looked at while tuning
 QUICK_STEPS = 20
 
 

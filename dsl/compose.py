@@ -19,6 +19,7 @@ from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
 from dsl.engine.processes import PATIENCE
 from dsl.engine.train import Length, Settings
+from dsl.engine.winograd import quicken
 from dsl.errors import UserError
 from dsl.inference import Detector, Model
 from dsl.methods.base import Method
@@ -55,7 +56,9 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
         backbone.freeze()
     if model.aggregation != "off":
         backbone = LayerAggregation(backbone, form=model.aggregation, width=model.aggregation_width)
-    return FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
+    detector = FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
+    quicken(detector)
+    return detector
 
 
 def build_method(config: Config, detector: FCOS) -> Method:

@@ -1,0 +1,151 @@
+"""The quick convolution against the plain one in double precision."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dsl.compose import build_detector
+from dsl.config import load_config
+from dsl.engine.winograd import MIN_CHANNELS, MIN_TILES, QuickConv2d, quicken
+from dsl.models.decode import Decoder
+from dsl.models.exported import ExportedDetector, suppress_by_torchvision
+from dsl.models.fcos import FCOS
+from dsl.models.resnet import ResNet
+
+ENOUGH = 40  # side of an image that has enough tiles
+
+
+def make(channels: int = MIN_CHANNELS, out: int = MIN_CHANNELS, *, bias: bool = True) -> nn.Conv2d:
+    torch.manual_seed(0)
+    return nn.Conv2d(channels, out, 3, padding=1, bias=bias)
+
+
+def quick_copy(conv: nn.Conv2d) -> nn.Module:
+    made = nn.Sequential(copy.deepcopy(conv))
+    quicken(made)
+    return made[0]
+
+
+def ways_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the plain convolution is asked for, from now on."""
+    plain, taken = nn.Conv2d.forward, []
+
+    def forward(self: nn.Conv2d, image: Tensor) -> Tensor:
+        taken.append("plain")
+        return plain(self, image)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", forward)
+    return taken
+
+
+def run(conv: nn.Module, image: Tensor) -> list[Tensor]:
+    """Output, and gradients of the image, the weight and perhaps the bias."""
+    image = image.detach().requires_grad_()
+    output = conv(image)
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output).sin()
+    sought = [image, *conv.parameters()]
+    return [output, *torch.autograd.grad((output * weights).sum(), sought)]
+
+
+def assert_alike(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        assert a.shape == b.shape
+        assert (a.double() - b).abs().max() < 3e-5 * b.abs().max()
+
+
+@pytest.mark.parametrize("size", [(40, 40), (41, 40), (42, 43), (39, 47), (4, 400)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_plain_convolution_and_its_gradients(
+    size: tuple[int, int], bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conv = make(bias=bias)
+    image = torch.randn(2, MIN_CHANNELS, *size, generator=torch.Generator().manual_seed(1))
+    wanted = run(copy.deepcopy(conv).double(), image.double())
+    taken = ways_taken(monkeypatch)
+    assert_alike(run(quick_copy(conv), image), wanted)
+    assert not taken
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_any_layout_and_more_channels_out_than_in(layout: torch.memory_format) -> None:
+    conv = make(MIN_CHANNELS, MIN_CHANNELS + 5)
+    image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH).to(memory_format=layout)
+    found = run(quick_copy(conv), image)
+    assert_alike(found, run(copy.deepcopy(conv).double(), image.double()))
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_frozen_weights_and_an_image_without_gradient() -> None:
+    conv = quick_copy(make()).requires_grad_(False)
+    image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH, requires_grad=True)
+    conv(image).sum().backward()
+    assert image.grad is not None
+    free = quick_copy(make())
+    free(image.detach()).sum().backward()
+    assert all(p.grad is not None for p in free.parameters())
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(96, 96, 1),
+        nn.Conv2d(96, 96, 3, padding=1, stride=2),
+        nn.Conv2d(96, 96, 3),
+        nn.Conv2d(96, 96, 3, padding=2, dilation=2),
+        nn.Conv2d(96, 96, 3, padding=1, groups=96),
+        nn.Conv2d(96, 96, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(96, MIN_CHANNELS - 1, 3, padding=1),
+        nn.Conv2d(MIN_CHANNELS - 1, 96, 3, padding=1),
+    ],
+)
+def test_other_convolutions_stay(conv: nn.Conv2d) -> None:
+    assert type(quick_copy(conv)) is nn.Conv2d
+
+
+@pytest.mark.parametrize(("tiles", "plain"), [(MIN_TILES - 1, True), (MIN_TILES, False)])
+def test_small_maps_take_the_plain_way(
+    tiles: int, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conv, taken = quick_copy(make()), ways_taken(monkeypatch)
+    conv(torch.randn(1, MIN_CHANNELS, 4, 4 * tiles))
+    assert bool(taken) is plain
+
+
+def test_low_precision_takes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, taken = quick_copy(make()), ways_taken(monkeypatch)
+    image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv(image).dtype == torch.bfloat16
+    conv.bfloat16()(image.bfloat16())
+    assert len(taken) == 2
+
+
+def test_detector_keeps_its_names_and_its_outputs() -> None:
+    torch.manual_seed(0)
+    plain = FCOS(ResNet("resnet18"), 3, channels=96, num_convs=2).eval()
+    quick = copy.deepcopy(plain)
+    quicken(quick)
+    assert any(isinstance(m, QuickConv2d) for m in quick.head.modules())
+    assert any(isinstance(m, QuickConv2d) for m in quick.backbone.modules())
+    assert list(quick.state_dict()) == list(plain.state_dict())
+    image = torch.randn(2, 3, 256, 320)
+    with torch.no_grad():
+        wanted, found = plain.dense(image), quick.dense(image)
+    for name in ("class_logits", "distances", "centerness"):
+        for a, b in zip(getattr(found, name), getattr(wanted, name), strict=True):
+            assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
+def test_built_detectors_are_quick_and_exported_ones_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = build_detector(load_config("small", {"model.weights": "none"}), 3).eval()
+    quick = [m for m in detector.modules() if isinstance(m, QuickConv2d)]
+    assert quick
+    exported = ExportedDetector(detector, Decoder(), suppress_by_torchvision)
+    inputs = (torch.randint(0, 255, (2, 3, 320, 320), dtype=torch.uint8), torch.full((2, 2), 320))
+    taken = ways_taken(monkeypatch)
+    program = torch.jit.trace(exported, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+    assert len(taken) >= len(quick)
+    assert "_Winograd" not in str(program.inlined_graph)

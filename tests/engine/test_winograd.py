@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dsl.compose import build_detector
 from dsl.config import load_config
-from dsl.engine.winograd import MIN_CHANNELS, MIN_TILES, QuickConv2d, quicken
+from dsl.engine.winograd import MIN_CHANNELS, MIN_TILES, MIN_TILES_FORWARD, QuickConv2d, quicken
 from dsl.models.decode import Decoder
 from dsl.models.exported import ExportedDetector, suppress_by_torchvision
 from dsl.models.fcos import FCOS
@@ -105,13 +105,16 @@ def test_other_convolutions_stay(conv: nn.Conv2d) -> None:
     assert type(quick_copy(conv)) is nn.Conv2d
 
 
-@pytest.mark.parametrize(("tiles", "plain"), [(MIN_TILES - 1, True), (MIN_TILES, False)])
+@pytest.mark.parametrize(("learns", "enough"), [(True, MIN_TILES), (False, MIN_TILES_FORWARD)])
 def test_small_maps_take_the_plain_way(
-    tiles: int, plain: bool, monkeypatch: pytest.MonkeyPatch
+    learns: bool, enough: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conv, taken = quick_copy(make()), ways_taken(monkeypatch)
-    conv(torch.randn(1, MIN_CHANNELS, 4, 4 * tiles))
-    assert bool(taken) is plain
+    with torch.set_grad_enabled(learns):
+        conv(torch.randn(1, MIN_CHANNELS, 4, 4 * enough))
+        assert not taken
+        conv(torch.randn(1, MIN_CHANNELS, 4, 4 * enough - 4))
+        assert taken
 
 
 def test_low_precision_takes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from dsl.bench.summary import PAPER, PAPER_ALL, Row, paper_closure
+from dsl.bench.summary import PAPER, PAPER_ALL, Row, paper_ablation, paper_closure
 from dsl.errors import UserError
 
 COLUMNS = (
@@ -57,7 +57,9 @@ def _paper(row: Row) -> str:
     """What the paper has at this share, where the row is one of its."""
     if row.arm == "supervised" and row.percent == 100:
         return f"{PAPER_ALL:.1f}"
-    if row.arm not in ("supervised", "dsl") or row.percent not in PAPER:
+    if row.arm not in ("supervised", "dsl"):
+        return (paper_ablation(row.arm) or "") if row.percent == 10 else ""
+    if row.percent not in PAPER:
         return ""
     figure = PAPER[row.percent][row.arm == "dsl"]
     closure = paper_closure(row.percent)

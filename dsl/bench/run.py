@@ -59,11 +59,11 @@ def plan_of(
 
 
 def run_bench(
-    out: Path, plan: Plan, *, console: Console, command: str, into: Path | None = None,
+    out: Path, plan: Plan, *, console: Console, command: str, into: str | None = None,
     jobs: int = 1,
 ) -> list[Row]:  # fmt: skip
     """Every cell of the plan, seed by seed; what is finished is written after each one, or with
-    several `jobs` when all are."""
+    several `jobs` when all are. `into`: PAGE, or PAGE#TABLE where a page has several of a set."""
     runner = Runner(out / "cells", out / "work", plan.steps)
     wanted = [
         (dataset, arm, seed)
@@ -79,9 +79,10 @@ def run_bench(
         _write(out, cells, command)
     rows = summarise(cells)
     if into is not None:
+        page, _, table = into.partition("#")
         for name in dict.fromkeys(row.data for row in rows):
             text = markdown([row for row in rows if row.data == name], command=command)
-            put_into(into, name, text)
+            put_into(Path(page), f"{name} {table}".strip(), text)
     return rows
 
 

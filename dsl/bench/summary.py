@@ -4,11 +4,13 @@ Gap closure = (method - supervised at its share) / (supervised at 100 % - superv
 seed by seed. It sees finished cells only, and trains nothing.
 """
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsl.bench.cells import Cell
+from dsl.config import RECIPES
 
 BASELINE = "supervised"
 # COCO mAP of the paper's Table 1: supervised and DSL at each share of the labels, and all labels.
@@ -69,6 +71,15 @@ def paper_closure(percent: float) -> float | None:
         return None
     few, taught = PAPER[percent]
     return (taught - few) / (PAPER_ALL - few)
+
+
+def paper_ablation(arm: str) -> str | None:
+    """What the paper has for a row of its ablations (COCO 10 %), as the recipe's comment says."""
+    recipe = RECIPES / "ablations" / f"{arm}.toml"
+    if not recipe.is_file():
+        return None
+    found = re.search(r"Paper: ([\d.]+|diverges)", recipe.read_text())
+    return found and found[1]
 
 
 def _closure(cell: Cell, baseline: dict[tuple[str, float, int], float]) -> float | None:

@@ -29,7 +29,11 @@ def bench(
     jobs: Annotated[int, typer.Option(help="Cells trained at once, each on its cores.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run: does it all work?")] = False,
     into: Annotated[
-        Path | None, typer.Option(help="A page with '<!-- bench NAME -->' to put the tables into.")
+        str | None,
+        typer.Option(
+            help="PAGE, whose '<!-- bench DATA -->' ... '<!-- end -->' gets the table; PAGE#NAME: "
+            "its '<!-- bench DATA NAME -->'."
+        ),
     ] = None,
 ) -> None:
     """Compare fairly: same backbone, steps and augmentation, mean and spread over seeds.

@@ -39,6 +39,14 @@ def test_a_finished_cell_is_never_trained_again(
     monkeypatch.setattr(cells_module.api, "train", refuse)
     again = run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
     assert again == rows
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- bench digits -->\n<!-- end -->\n<!-- bench digits more -->\n<!-- end -->\n"
+    )
+    run_bench(tmp_path, plan, console=QUIET, command="dsl bench y", into=f"{page}#more")
+    first, second = page.read_text().split("<!-- bench digits more -->")
+    assert "dsl bench y" not in first
+    assert "dsl bench y" in second
     monkeypatch.setattr(cells_module, "code_hash", lambda: "other code")
     with pytest.raises(AssertionError, match="trained a finished cell"):
         run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")

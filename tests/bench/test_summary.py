@@ -70,6 +70,16 @@ def test_markdown_says_every_seed_and_the_command() -> None:
     assert "100 optimizer steps in every arm" in text
 
 
+def test_the_papers_ablations_stand_beside_ours_at_its_share() -> None:
+    rows = summarise(
+        [cell("single-2", 10, 0, 50), cell("alpha-4", 10, 0, 50), cell("single-2", 5, 0, 50)]
+    )
+    text = markdown(rows, command="x")
+    assert "| single-2 | 10 % | 50.0 | 50.0 | 60.0 |  | 30.7 |" in text
+    assert "| alpha-4 | 10 % | 50.0 | 50.0 | 60.0 |  | diverges |" in text
+    assert "| single-2 | 5 % | 50.0 | 50.0 | 60.0 |  |  |" in text
+
+
 def test_a_plot_is_written(tmp_path: Path) -> None:
     plot(summarise(CELLS), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 5_000

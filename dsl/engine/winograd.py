@@ -26,8 +26,10 @@ _OUTPUT = torch.tensor(
 # In two: (36, 36), (36, 9) and (16, 36).
 INPUT, WEIGHT, OUTPUT = (torch.kron(m, m).float() for m in (_INPUT, _WEIGHT / 24, _OUTPUT))
 
-# Below these the maps may cost more than the products save; a forward alone saves less.
-MIN_CHANNELS, MIN_TILES, MIN_TILES_FORWARD = 80, 100, 128
+# Below these the maps may cost more than the products save. Wide layers gain from fewer tiles on; a
+# forward alone saves less.
+MIN_CHANNELS, WIDE = 80, 256
+MIN_TILES, MIN_TILES_WIDE, MIN_TILES_FORWARD = 100, 25, 128
 
 
 def quicken(network: nn.Module) -> None:
@@ -60,7 +62,9 @@ class QuickConv2d(nn.Conv2d):
         if image.device.type != "cpu" or image.dtype != torch.float32:
             return False
         images, rows, columns = _grid(image.shape)
-        enough = MIN_TILES if torch.is_grad_enabled() else MIN_TILES_FORWARD
+        enough = MIN_TILES_WIDE if min(self.weight.shape[:2]) >= WIDE else MIN_TILES
+        if not torch.is_grad_enabled():
+            enough = MIN_TILES_FORWARD
         return images * rows * columns >= enough and not torch.is_autocast_enabled("cpu")
 
 

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from dsl.compose import build_detector
 from dsl.config import load_config
-from dsl.engine.winograd import MIN_CHANNELS, MIN_TILES, MIN_TILES_FORWARD, QuickConv2d, quicken
+from dsl.engine.winograd import (
+    MIN_CHANNELS,
+    MIN_TILES,
+    MIN_TILES_FORWARD,
+    MIN_TILES_WIDE,
+    WIDE,
+    QuickConv2d,
+    quicken,
+)
 from dsl.models.decode import Decoder
 from dsl.models.exported import ExportedDetector, suppress_by_torchvision
 from dsl.models.fcos import FCOS
@@ -105,15 +113,23 @@ def test_other_convolutions_stay(conv: nn.Conv2d) -> None:
     assert type(quick_copy(conv)) is nn.Conv2d
 
 
-@pytest.mark.parametrize(("learns", "enough"), [(True, MIN_TILES), (False, MIN_TILES_FORWARD)])
+@pytest.mark.parametrize(
+    ("learns", "channels", "enough"),
+    [
+        (True, WIDE - 1, MIN_TILES),
+        (True, WIDE, MIN_TILES_WIDE),
+        (False, MIN_CHANNELS, MIN_TILES_FORWARD),
+        (False, WIDE, MIN_TILES_FORWARD),
+    ],
+)
 def test_small_maps_take_the_plain_way(
-    learns: bool, enough: int, monkeypatch: pytest.MonkeyPatch
+    learns: bool, channels: int, enough: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conv, taken = quick_copy(make()), ways_taken(monkeypatch)
+    conv, taken = quick_copy(make(channels, channels)), ways_taken(monkeypatch)
     with torch.set_grad_enabled(learns):
-        conv(torch.randn(1, MIN_CHANNELS, 4, 4 * enough))
+        conv(torch.randn(1, channels, 4, 4 * enough))
         assert not taken
-        conv(torch.randn(1, MIN_CHANNELS, 4, 4 * enough - 4))
+        conv(torch.randn(1, channels, 4, 4 * enough - 4))
         assert taken
 
 

@@ -155,7 +155,7 @@ class Training:
                 stack.callback(log.close)
                 bar = stack.enter_context(TrainBar(self.console, self.length, start=start))
                 observers += [bar, LossLog(log)]
-            observers.append(TeachingLog(log, self._read_teaching))
+            observers.append(TeachingLog(log, self._read_teaching, say=self._sayer(log)))
             keeper = self._keeper(optimizer, guard, log, watch)
             keeper.catch_up(start)
             ending = fit(
@@ -263,6 +263,16 @@ class Training:
             self.data.labeled.classes, self.method.policy.thresholds()
         )
 
+    def _sayer(self, log: RunLog | None) -> Callable[[int, str], None]:
+        """Says something at a step, and keeps it in the log."""
+
+        def say(step: int, text: str) -> None:
+            self.console.print(f"step {step}: {text}")
+            if log is not None:
+                log.write("notice", step, {"message": text})
+
+        return say
+
     def _workers(self) -> int:
         if self.config.run.workers is not None:
             return self.config.run.workers
@@ -271,10 +281,7 @@ class Training:
     def _keeper(
         self, optimizer: _FabricOptimizer, guard: Guard, log: RunLog | None, watch: Watch | None
     ) -> Keeper:
-        def say(step: int, text: str) -> None:
-            self.console.print(f"step {step}: {text}")
-            if log is not None:
-                log.write("notice", step, {"message": text})
+        say = self._sayer(log)
 
         def report(step: int, evaluation: Evaluation, phase: str) -> None:
             if phase == "burn_in":

@@ -61,6 +61,23 @@ def assert_same_state(one: Path, other: Path) -> None:
     assert not differing
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"teaching__foreground": 0.9}, "no detection reached its class's bar (0.90 to 0.90)"),
+        ({"teaching__metanet_bar": 1.0}, "MetaNet doubts every pseudo-label"),
+        ({"teaching__metanet": "off"}, None),
+    ],
+)
+def test_a_run_that_teaches_nothing_says_why(
+    coco: Coco, tmp_path: Path, settings: dict[str, Any], reason: str | None
+) -> None:
+    run(*data(coco), tmp_path / "run", **settings)
+    said = [record["message"] for record in lines(tmp_path / "run", "notice")]
+    told = [message for message in said if message.startswith("nothing was taught on the last 24")]
+    assert [message.split(": ", 1)[1].split(";")[0] for message in told] == [reason][: bool(reason)]
+
+
 def test_burn_in_then_teaching_in_one_run(coco: Coco, tmp_path: Path) -> None:
     outcome = run(*data(coco), tmp_path / "run")
     assert outcome.finished

@@ -59,21 +59,45 @@ class LossLog:
 
 
 class TeachingLog:
-    """Writes what was taught in every `every` steps of the semi-supervised phase."""
+    """Writes what was taught in every `every` steps of the semi-supervised phase, and says so when
+    that was nothing: such a run learns from its labels alone."""
 
     def __init__(
-        self, log: RunLog | None, read: Callable[[], Mapping[str, Any] | None], *, every: int = 50
+        self,
+        log: RunLog | None,
+        read: Callable[[], Mapping[str, Any] | None],
+        *,
+        say: Callable[[int, str], None],
+        every: int = 50,
     ) -> None:
         """`read` gives the figures since it was last called, None where nothing is taught yet. It
         adds up the ranks, so all of them call it; `log` None: another one writes."""
-        self._log, self._read, self._every = log, read, every
+        self._log, self._read, self._say, self._every = log, read, say, every
+        self._silent = False
 
     def __call__(self, step: Step) -> None:
         if step.position.step % self._every and not step.last:
             return
         figures = self._read()
-        if figures is not None and self._log is not None:
-            self._log.write("teaching", step.position.step, figures)
+        if figures is None or self._log is None:
+            return
+        self._log.write("teaching", step.position.step, figures)
+        silent = not figures["foreground"]
+        if silent and not self._silent:
+            self._say(step.position.step, _why_silent(figures))
+        self._silent = silent
+
+
+def _why_silent(figures: Mapping[str, Any]) -> str:
+    start = f"nothing was taught on the last {figures['images']} unlabeled images: "
+    if figures["rejected"]:
+        return f"{start}MetaNet doubts every pseudo-label; --set teaching.metanet=off"
+    bars = figures["tau2"].values()
+    return (
+        f"{start}no detection reached its class's bar ({min(bars):.2f} to {max(bars):.2f}); more "
+        "--steps make a surer teacher, or lower the bars: --set teaching.thresholds=fixed --set "
+        "teaching.foreground=0.12"
+    )
 
 
 class Keeper:

@@ -34,10 +34,9 @@ def markdown(rows: Sequence[Row], *, command: str) -> str:
 
 
 def _line(row: Row) -> str:
-    spread = f" ± {row.spread:.1f}" if len(row.cells) > 1 else ""
     ap50 = sum(cell.test_ap50 for cell in row.cells) / len(row.cells)
     columns = [
-        row.arm, f"{row.percent:g} %", f"{row.mean:.1f}{spread}",
+        row.arm, f"{row.percent:g} %", row.shown,
         ", ".join(f"{cell.test_ap:.1f}" for cell in row.cells), f"{ap50:.1f}",
         _number(row.closure), _paper(row), _number(row.taught("precision")),
         _number(row.taught("recall")), f"{row.minutes:.1f} min",

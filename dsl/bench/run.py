@@ -90,10 +90,10 @@ def table_of(rows: Sequence[Row]) -> Table:
     """The comparison on a terminal."""
     table = Table("data", "method", "labels", "AP", "gap closure", "precision", "recall", "time")
     for row in rows:
-        shown = (row.closure, row.taught("precision"), row.taught("recall"))
+        figures = (row.closure, row.taught("precision"), row.taught("recall"))
         table.add_row(
-            row.data, row.arm, f"{row.percent:g} %", f"{row.mean:.1f} ± {row.spread:.1f}",
-            *("-" if value is None else f"{value:.2f}" for value in shown),
+            row.data, row.arm, f"{row.percent:g} %", row.shown,
+            *("-" if value is None else f"{value:.2f}" for value in figures),
             f"{row.minutes:.1f} min",
         )  # fmt: skip
     return table

@@ -38,6 +38,11 @@ class Row:
         return statistics.stdev(c.test_ap for c in self.cells) if len(self.cells) > 1 else 0.0
 
     @property
+    def shown(self) -> str:
+        """The mean, with its spread where there is one."""
+        return f"{self.mean:.1f}" + (f" ± {self.spread:.1f}" if len(self.cells) > 1 else "")
+
+    @property
     def closure(self) -> float | None:
         return statistics.mean(self.closures) if self.closures else None
 

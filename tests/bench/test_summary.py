@@ -56,6 +56,12 @@ def test_figures_of_pseudo_labels_skip_what_was_not_measured() -> None:
     assert row.taught("rejected") is None
 
 
+def test_one_seed_has_no_spread() -> None:
+    both = [cell("dsl", 10, 0, 70.0), cell("dsl", 10, 1, 60.0)]
+    assert [row.shown for row in summarise(both[:1])] == ["70.0"]
+    assert [row.shown for row in summarise(both)] == ["65.0 ± 7.1"]
+
+
 def test_the_papers_gap_closure_at_ten_percent() -> None:
     assert paper_closure(10) == pytest.approx(0.76, abs=0.005)
     assert paper_closure(7) is None

@@ -96,7 +96,7 @@ def _why_silent(figures: Mapping[str, Any]) -> str:
     return (
         f"{start}no detection reached its class's bar ({min(bars):.2f} to {max(bars):.2f}); more "
         "--steps make a surer teacher, or lower the bars: --set teaching.thresholds=fixed --set "
-        "teaching.foreground=0.12"
+        f"teaching.foreground={min(bars) / 2:.2g}"
     )
 
 

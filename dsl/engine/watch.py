@@ -20,12 +20,17 @@ class Verdict:
     final: float
 
     def __str__(self) -> str:
-        before, final = f"{100 * self.burn_in:.1f}", f"{100 * self.final:.1f}"
+        before, best, final = (f"{100 * ap:.1f}" for ap in (self.burn_in, self.best, self.final))
+        if self.best > self.burn_in and best == before:
+            return (
+                f"no difference with the unlabeled images: val AP {before} after the burn-in on "
+                f"labels alone, {best} at best, {final} at the end; try more steps"
+            )
         if self.best > self.burn_in:
             gain = 100 * (self.best - self.burn_in)
             return (
                 f"better with the unlabeled images: val AP {before} after the burn-in on labels "
-                f"alone, {100 * self.best:.1f} at best (+{gain:.1f}), {final} at the end; the same "
+                f"alone, {best} at best (+{gain:.1f}), {final} at the end; the same "
                 "steps on labels alone: --method supervised"
             )
         return (

@@ -101,6 +101,12 @@ def test_the_summary_says_by_how_much_it_helped() -> None:
     assert "the same steps on labels alone: --method supervised" in said
 
 
+def test_a_gain_that_does_not_show_is_not_called_better() -> None:
+    said = str(Watch(lambda: None, burn_in=0.00011).verdict(best=0.00022, final=0.00021))
+    assert said.startswith("no difference with the unlabeled images: val AP 0.0")
+    assert "more steps" in said
+
+
 def test_what_the_keeper_knows_survives_a_resume(tmp_path: Path) -> None:
     kept = Kept(tmp_path, [0.5, 0.4])
     kept.keeper.end_of_burn_in(Position(1, 0.0))

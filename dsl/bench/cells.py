@@ -10,7 +10,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,15 @@ class Runner:
     steps: int | None = None  # other than the recipe's: a trial
 
     def kept(self, dataset: Dataset, arm: Arm, seed: int) -> Cell | None:
-        """The result of a finished cell, if nothing that matters has changed since."""
-        file = self._file(dataset, arm, seed)
-        if not file.exists():
-            return None
-        cell = Cell(**json.loads(file.read_text()))
-        return cell if cell.key == self._key(dataset, arm, seed) else None
+        """The result of a finished cell, if nothing that matters has changed since. Rows that come
+        to the same settings share one training."""
+        key = self._key(dataset, arm, seed)
+        finished = f"{escape(dataset.name)}-*-{arm.percent:g}-seed{seed}.json"
+        for file in sorted(self.results.glob(finished)):
+            cell = Cell(**json.loads(file.read_text()))
+            if (cell.key, cell.data) == (key, dataset.name):
+                return replace(cell, arm=arm.name)
+        return None
 
     def cell(self, dataset: Dataset, arm: Arm, seed: int, *, console: Console) -> Cell:
         """The result of one cell: from its file, or trained now."""

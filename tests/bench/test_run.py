@@ -52,6 +52,25 @@ def test_a_finished_cell_is_never_trained_again(
         run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
 
 
+def test_rows_of_the_same_settings_share_one_training(tmp_path: Path) -> None:
+    dataset = Dataset("digits-more", "digits", digit_scenes(tmp_path, quick=True))
+    runner = cells_module.Runner(tmp_path / "cells", tmp_path / "work", 2)
+    [trained, other] = [
+        Arm(name, percent=50, settings={"teaching.unlabeled_weight": weight})
+        for name, weight in (("trained", 2), ("other", 1))
+    ]
+    cell = runner.cell(dataset, trained, 0, console=QUIET)
+    twin = Arm("twin", percent=50, settings={"teaching.unlabeled_weight": 2})
+    kept = runner.kept(dataset, twin, 0)
+    assert kept is not None
+    assert (kept.arm, kept.test_ap, kept.key) == ("twin", cell.test_ap, cell.key)
+    assert runner.kept(dataset, other, 0) is None
+    assert runner.kept(dataset, twin, 1) is None
+    assert runner.kept(dataset, Arm("twin", percent=25, settings=twin.settings), 0) is None
+    elsewhere = Dataset("digits", "digits", dataset.folder)
+    assert runner.kept(elsewhere, twin, 0) is None
+
+
 def test_a_cell_is_kept_for_the_code_that_it_was_begun_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

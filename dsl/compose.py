@@ -216,10 +216,15 @@ def build_optimizer_of(config: Config, method: Method) -> torch.optim.Optimizer:
     Fused steps are faster, but Fabric cannot clip what a fused step unscales by itself (fp16).
     """
     optim = config.optim
+    slow: list[str] = []
+    if config.model.weights != "none" and optim.backbone_lr_factor != 1:
+        names = [name for name, _ in method.student.named_parameters()]
+        slow = [n for n in names if n.startswith("backbone.") and "aggregation." not in n]
     return build_optimizer(
         method.student, optim.optimizer, lr=optim.lr * optim.batch / optim.lr_batch,
         weight_decay=optim.weight_decay, momentum=optim.momentum,
         bias_lr_factor=optim.bias_lr_factor, fused=config.run.precision != "fp16-mixed",
+        slow=slow, slow_factor=optim.backbone_lr_factor,
     )  # fmt: skip
 
 

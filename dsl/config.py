@@ -157,6 +157,8 @@ class OptimConfig(_Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     momentum: Share = 0.9
     bias_lr_factor: PositiveFloat = 1.0
+    backbone_lr_factor: PositiveFloat = 1.0
+    """Of the rate, for a pretrained backbone: the slower it learns, the less it forgets."""
     schedule: Literal["onecycle", "cosine", "steps"] = "onecycle"
     milestones: tuple[Share, ...] = (0.67, 0.92)
     """Schedule "steps": shares of the run after which the rate is divided by 10."""

@@ -288,3 +288,25 @@ def test_every_recipe_builds_its_model_and_method(recipe: str) -> None:
     method = build_method(config, build_detector(config, 5, restored=True))
     assert build_optimizer_of(config, method).param_groups
     assert settings_of(config, Length(steps=10)).schedule(0.0, 0) > 0
+
+
+@pytest.mark.parametrize("weights", ["auto", "none"])
+def test_a_pretrained_backbone_learns_at_its_own_rate(weights: str) -> None:
+    """What aggregation adds to it is new, and learns like the head."""
+    from dsl.compose import build_detector, build_method, build_optimizer_of
+    from dsl.config import load_config
+
+    config = load_config(
+        "small",
+        {"model.aggregation": "concat", "model.weights": weights, "optim.backbone_lr_factor": 0.25},
+    )
+    student = build_detector(config, 5, restored=True)
+    groups = build_optimizer_of(config, build_method(config, student)).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    trained = {name: p for name, p in student.named_parameters() if p.requires_grad}
+    assert len(rates) == len(trained)
+    for name, parameter in trained.items():
+        old = name.startswith("backbone.net.")
+        assert old or name.startswith(("backbone.aggregation.", "fpn.", "head.")), name
+        expected = config.optim.lr * (0.25 if old and weights == "auto" else 1)
+        assert rates[id(parameter)] == pytest.approx(expected), name

@@ -2,10 +2,12 @@
 there is nothing to save and nothing to get out of step."""
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
+from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 
 WARMUP_START = 1 / 3
@@ -14,26 +16,25 @@ WARMUP_START = 1 / 3
 def build_optimizer(
     module: nn.Module, name: Literal["adamw", "sgd"], *, lr: float, weight_decay: float,
     momentum: float, bias_lr_factor: float, fused: bool = True,
+    slow: Collection[str] = (), slow_factor: float = 1.0,
 ) -> Optimizer:  # fmt: skip
-    """Weights decay; biases and normalisation do not, and biases may learn at another rate.
+    """Weights decay; biases and normalisation do not. Biases may learn at another rate, and so may
+    all parameters that `slow` names.
 
     Each group remembers its `base_lr`, which the schedule scales.
     """
-    weights, norms, biases = [], [], []
-    for parameter_name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.ndim > 1:
-            weights.append(parameter)
-        elif parameter_name.endswith("bias"):
-            biases.append(parameter)
-        else:
-            norms.append(parameter)
-    groups = [
-        {"params": weights, "lr": lr, "weight_decay": weight_decay},
-        {"params": norms, "lr": lr, "weight_decay": 0.0},
-        {"params": biases, "lr": lr * bias_lr_factor, "weight_decay": 0.0},
-    ]
+    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    parts = [({n: p for n, p in trained.items() if n not in slow}, lr)]
+    if slow:
+        parts.append(({n: p for n, p in trained.items() if n in slow}, lr * slow_factor))
+    groups = []
+    for part, rate in parts:
+        weights, norms, biases = _kinds(part)
+        groups += [
+            {"params": weights, "lr": rate, "weight_decay": weight_decay},
+            {"params": norms, "lr": rate, "weight_decay": 0.0},
+            {"params": biases, "lr": rate * bias_lr_factor, "weight_decay": 0.0},
+        ]
     optimizer: Optimizer
     if name == "adamw":
         optimizer = AdamW(groups, lr=lr, fused=fused)
@@ -42,6 +43,19 @@ def build_optimizer(
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
+
+
+def _kinds(parameters: Mapping[str, Parameter]) -> tuple[list[Parameter], ...]:
+    """Weights, what scales a normalisation, and biases."""
+    weights, norms, biases = [], [], []
+    for name, parameter in parameters.items():
+        if parameter.ndim > 1:
+            weights.append(parameter)
+        elif name.endswith("bias"):
+            biases.append(parameter)
+        else:
+            norms.append(parameter)
+    return weights, norms, biases
 
 
 @dataclass(frozen=True)

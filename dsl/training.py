@@ -173,10 +173,16 @@ class Training:
         if self.length.progress(position.step, position.seconds) < 1 or latest is None:
             preempted = ending.signal == signal.SIGTERM
             return Outcome(self.folder, position, False, None, preempted)
-        verdict = watch.verdict(best=keeper.best, final=latest.ap) if watch else None
-        if verdict is not None:
-            self.console.print(str(verdict))
         if self.fabric.is_global_zero:
+            verdict = None
+            if watch is not None:
+                taught = [t.counts["foreground"].overall for t in read_run(self.folder).teaching]
+                verdict = watch.verdict(
+                    best=keeper.best, final=latest.ap, taught=any(taught) or not taught,
+                    num_images=len(self.data.val),
+                )  # fmt: skip
+            if verdict is not None:
+                self.console.print(str(verdict))
             write_results(
                 self.folder, position, latest, best=keeper.best, verdict=verdict,
                 skipped=guard.skipped,

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import dsl
 from dsl.engine.checkpoint import load_checkpoint
@@ -34,11 +36,13 @@ def data(coco: Coco) -> tuple[Path, Path]:
     return coco(count=8, name="labeled"), coco(count=12, name="unlabeled", seed=1)
 
 
-def run(labeled: Path, unlabeled: Path, out: Path, **settings: Any) -> Any:
+def run(
+    labeled: Path, unlabeled: Path, out: Path, *, console: Console | None = None, **settings: Any
+) -> Any:
     changes = {key.replace("__", "."): value for key, value in settings.items()}
     return dsl.train(
         labeled, unlabeled=unlabeled, val=labeled, out=out, recipe="tiny",
-        settings=SETTINGS | changes,
+        settings=SETTINGS | changes, console=console or Console(quiet=True),
     )  # fmt: skip
 
 
@@ -80,11 +84,15 @@ def assert_same_state(one: Path, other: Path) -> None:
 def test_a_run_that_teaches_nothing_says_why(
     coco: Coco, tmp_path: Path, settings: dict[str, Any], reason: str | None
 ) -> None:
-    run(*data(coco), tmp_path / "run", **settings)
+    console = Console(record=True, width=200, file=StringIO())
+    run(*data(coco), tmp_path / "run", console=console, **settings)
     said = [record["message"] for record in lines(tmp_path / "run", "notice")]
     start = "nothing was taught on the last 24 unlabeled images: "
     told = [message.removeprefix(start) for message in said if message.startswith(start)]
     assert told == ([] if reason is None else [reason])
+    ending = " ".join(console.export_text().split())
+    assert ("the unlabeled images taught nothing: val AP" in ending) is (reason is not None)
+    assert "a val set of 8 images makes this mostly chance" in ending
 
 
 def test_burn_in_then_teaching_in_one_run(coco: Coco, tmp_path: Path) -> None:

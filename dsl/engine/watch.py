@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 POINTS, SHARE = 0.02, 0.1
+FEW_IMAGES = 20  # on fewer, one object moves the AP by points
 
 
 @dataclass(frozen=True)
@@ -18,24 +19,36 @@ class Verdict:
     burn_in: float  # AP of the model that had seen labels alone
     best: float
     final: float
+    taught: bool  # False: no unlabeled image had a pseudo-label
+    num_images: int  # of the validation set
 
     def __str__(self) -> str:
+        if self.num_images < FEW_IMAGES:
+            return f"{self._said()}; a val set of {self.num_images} images makes this mostly chance"
+        return self._said()
+
+    def _said(self) -> str:
         before, best, final = (f"{100 * ap:.1f}" for ap in (self.burn_in, self.best, self.final))
+        start = f"val AP {before} after the burn-in on labels alone"
+        if not self.taught:
+            return (
+                f"the unlabeled images taught nothing: {start}, {best} at best, {final} at the "
+                "end, from labels alone too"
+            )
         if self.best > self.burn_in and best == before:
             return (
-                f"no difference with the unlabeled images: val AP {before} after the burn-in on "
-                f"labels alone, {best} at best, {final} at the end; try more steps"
+                f"no difference with the unlabeled images: {start}, {best} at best, {final} at "
+                "the end; try more steps"
             )
         if self.best > self.burn_in:
             gain = 100 * (self.best - self.burn_in)
             return (
-                f"better with the unlabeled images: val AP {before} after the burn-in on labels "
-                f"alone, {best} at best (+{gain:.1f}), {final} at the end; the same "
-                "steps on labels alone: --method supervised"
+                f"better with the unlabeled images: {start}, {best} at best (+{gain:.1f}), {final} "
+                "at the end; the same steps on labels alone: --method supervised"
             )
         return (
-            f"the unlabeled images did not help: val AP {before} after the burn-in on labels "
-            f"alone, {final} at the end; best.pt is not from after the burn-in"
+            f"the unlabeled images did not help: {start}, {final} at the end; best.pt is not from "
+            "after the burn-in"
         )
 
 
@@ -56,5 +69,9 @@ class Watch:
             f"of the burn-in: {done}"
         )
 
-    def verdict(self, *, best: float, final: float) -> Verdict | None:
-        return None if self.burn_in is None else Verdict(self.burn_in, best, final)
+    def verdict(
+        self, *, best: float, final: float, taught: bool, num_images: int
+    ) -> Verdict | None:
+        if self.burn_in is None:
+            return None
+        return Verdict(self.burn_in, best, final, taught, num_images)

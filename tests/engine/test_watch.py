@@ -51,6 +51,13 @@ class Kept:
         return Evaluation({"ap": next(self.aps)}, {"ap": 0.1}, (0.5,))
 
 
+def said_of(
+    burn_in: float, *, best: float, final: float, taught: bool = True, num_images: int = 50
+) -> str:
+    watch = Watch(lambda: None, burn_in=burn_in)
+    return str(watch.verdict(best=best, final=final, taught=taught, num_images=num_images))
+
+
 def step_in(path: Path) -> int:
     return int(load_checkpoint(path).weights["step"])
 
@@ -72,7 +79,7 @@ def test_clearly_below_is_two_points_and_a_tenth(burn_in: float, ap: float, clea
 def test_nothing_is_compared_before_the_burn_in_is_over() -> None:
     watch = Watch(lambda: "halved")
     assert watch.look(0.0) is None
-    assert watch.verdict(best=0.5, final=0.5) is None
+    assert watch.verdict(best=0.5, final=0.5, taught=True, num_images=50) is None
 
 
 def test_the_burn_in_model_stays_the_best_when_teaching_harms(tmp_path: Path) -> None:
@@ -89,12 +96,12 @@ def test_the_burn_in_model_stays_the_best_when_teaching_harms(tmp_path: Path) ->
     assert kept.reported == [(2, ""), (2, "burn_in"), (4, ""), (6, "")]
     [said] = kept.said
     assert "20.0 is clearly below the 50.0" in said
-    verdict = kept.watch.verdict(best=kept.keeper.best, final=0.45)
+    verdict = kept.watch.verdict(best=kept.keeper.best, final=0.45, taught=True, num_images=50)
     assert "did not help" in str(verdict)
 
 
 def test_the_summary_says_by_how_much_it_helped() -> None:
-    said = str(Watch(lambda: None, burn_in=0.402).verdict(best=0.451, final=0.449))
+    said = said_of(0.402, best=0.451, final=0.449)
     assert "better with the unlabeled images: val AP 40.2" in said
     assert "45.1 at best (+4.9), 44.9 at the end" in said
     # The burn-in was shorter: by itself this does not prove what the images were worth.
@@ -102,9 +109,21 @@ def test_the_summary_says_by_how_much_it_helped() -> None:
 
 
 def test_a_gain_that_does_not_show_is_not_called_better() -> None:
-    said = str(Watch(lambda: None, burn_in=0.00011).verdict(best=0.00022, final=0.00021))
+    said = said_of(0.00011, best=0.00022, final=0.00021)
     assert said.startswith("no difference with the unlabeled images: val AP 0.0")
     assert "more steps" in said
+
+
+def test_images_that_taught_nothing_get_no_credit() -> None:
+    said = said_of(0.402, best=0.451, final=0.449, taught=False)
+    assert said.startswith("the unlabeled images taught nothing: val AP 40.2")
+    assert "better" not in said
+
+
+@pytest.mark.parametrize(("num_images", "trusted"), [(2, False), (19, False), (20, True)])
+def test_a_handful_of_validation_images_is_called_chance(num_images: int, trusted: bool) -> None:
+    said = said_of(0.402, best=0.451, final=0.449, num_images=num_images)
+    assert said.endswith(f"{num_images} images makes this mostly chance") is not trusted
 
 
 def test_what_the_keeper_knows_survives_a_resume(tmp_path: Path) -> None:

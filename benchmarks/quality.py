@@ -31,7 +31,7 @@ def dataset_of(part: str) -> Dataset:
     if part == "bccd":
         return Dataset("bccd", "bccd", SHARED / "bccd")
     if part == "animals":
-        return Dataset("animals", "animals", SHARED / "coco_animals10_256")
+        return Dataset("coco_animals10_256", "animals", SHARED / "coco_animals10_256")
     return Dataset("digits", "digits", digit_scenes(WORK))
 
 

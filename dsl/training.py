@@ -174,19 +174,14 @@ class Training:
             preempted = ending.signal == signal.SIGTERM
             return Outcome(self.folder, position, False, None, preempted)
         if self.fabric.is_global_zero:
-            verdict = None
-            if watch is not None:
-                taught = [t.counts["foreground"].overall for t in read_run(self.folder).teaching]
-                verdict = watch.verdict(
-                    best=keeper.best, final=latest.ap, taught=any(taught) or not taught,
-                    num_images=len(self.data.val),
-                )  # fmt: skip
-            if verdict is not None:
-                self.console.print(str(verdict))
+            verdict = watch.verdict(best=keeper.best, final=latest.ap) if watch else None
             write_results(
                 self.folder, position, latest, best=keeper.best, verdict=verdict,
                 skipped=guard.skipped,
             )  # fmt: skip
+            if verdict is not None:
+                words = verdict.words(taught=self._has_taught(), num_images=len(self.data.val))
+                self.console.print(words)
             self._write_report()
         return Outcome(self.folder, position, True, latest.metrics)
 
@@ -346,6 +341,14 @@ class Training:
             max_side=views.max_side, seed=self.config.run.seed, device=self.fabric.device,
             precision=self.precision,
         )  # fmt: skip
+
+    def _has_taught(self) -> bool:
+        """Whether any unlabeled image had a pseudo-label; yes where the folder cannot tell."""
+        try:
+            counts = [each.counts["foreground"].overall for each in read_run(self.folder).teaching]
+        except UserError:  # damaged pictures: the report says so
+            return True
+        return any(counts) or not counts
 
     def _write_report(self) -> None:
         """RUN/report.html as of now. A training is worth more than its picture: what goes wrong

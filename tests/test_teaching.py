@@ -95,6 +95,21 @@ def test_a_run_that_teaches_nothing_says_why(
     assert "a val set of 8 images makes this mostly chance" in ending
 
 
+def test_damaged_pictures_cost_no_results(
+    coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(folder: Path) -> None:
+        raise UserError(f"{folder}: views/ is damaged")
+
+    monkeypatch.setattr("dsl.training.read_run", damaged)
+    console = Console(record=True, width=200, file=StringIO())
+    run(*data(coco), tmp_path / "run", console=console)
+    assert (tmp_path / "run" / "results.json").is_file()
+    ending = console.export_text()
+    assert "the unlabeled images" in ending
+    assert "taught nothing" not in ending
+
+
 def test_burn_in_then_teaching_in_one_run(coco: Coco, tmp_path: Path) -> None:
     outcome = run(*data(coco), tmp_path / "run")
     assert outcome.finished

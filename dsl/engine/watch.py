@@ -19,18 +19,16 @@ class Verdict:
     burn_in: float  # AP of the model that had seen labels alone
     best: float
     final: float
-    taught: bool  # False: no unlabeled image had a pseudo-label
-    num_images: int  # of the validation set
 
-    def __str__(self) -> str:
-        if self.num_images < FEW_IMAGES:
-            return f"{self._said()}; a val set of {self.num_images} images makes this mostly chance"
-        return self._said()
+    def words(self, *, taught: bool, num_images: int) -> str:
+        """`taught` False: no unlabeled image had a pseudo-label; `num_images` of the val set."""
+        chance = f"; a val set of {num_images} images makes this mostly chance"
+        return self._words(taught=taught) + (chance if num_images < FEW_IMAGES else "")
 
-    def _said(self) -> str:
+    def _words(self, *, taught: bool) -> str:
         before, best, final = (f"{100 * ap:.1f}" for ap in (self.burn_in, self.best, self.final))
         start = f"val AP {before} after the burn-in on labels alone"
-        if not self.taught:
+        if not taught:
             return (
                 f"the unlabeled images taught nothing: {start}, {best} at best, {final} at the "
                 "end, from labels alone too"
@@ -69,9 +67,5 @@ class Watch:
             f"of the burn-in: {done}"
         )
 
-    def verdict(
-        self, *, best: float, final: float, taught: bool, num_images: int
-    ) -> Verdict | None:
-        if self.burn_in is None:
-            return None
-        return Verdict(self.burn_in, best, final, taught, num_images)
+    def verdict(self, *, best: float, final: float) -> Verdict | None:
+        return None if self.burn_in is None else Verdict(self.burn_in, best, final)

@@ -12,7 +12,7 @@ from dsl.engine import observers
 from dsl.engine.checkpoint import Checkpoint, load_checkpoint
 from dsl.engine.observers import Evaluation, Keeper
 from dsl.engine.train import Position, Step
-from dsl.engine.watch import Watch
+from dsl.engine.watch import Verdict, Watch
 from dsl.errors import UserError
 
 
@@ -54,8 +54,7 @@ class Kept:
 def said_of(
     burn_in: float, *, best: float, final: float, taught: bool = True, num_images: int = 50
 ) -> str:
-    watch = Watch(lambda: None, burn_in=burn_in)
-    return str(watch.verdict(best=best, final=final, taught=taught, num_images=num_images))
+    return Verdict(burn_in, best, final).words(taught=taught, num_images=num_images)
 
 
 def step_in(path: Path) -> int:
@@ -79,7 +78,7 @@ def test_clearly_below_is_two_points_and_a_tenth(burn_in: float, ap: float, clea
 def test_nothing_is_compared_before_the_burn_in_is_over() -> None:
     watch = Watch(lambda: "halved")
     assert watch.look(0.0) is None
-    assert watch.verdict(best=0.5, final=0.5, taught=True, num_images=50) is None
+    assert watch.verdict(best=0.5, final=0.5) is None
 
 
 def test_the_burn_in_model_stays_the_best_when_teaching_harms(tmp_path: Path) -> None:
@@ -96,8 +95,9 @@ def test_the_burn_in_model_stays_the_best_when_teaching_harms(tmp_path: Path) ->
     assert kept.reported == [(2, ""), (2, "burn_in"), (4, ""), (6, "")]
     [said] = kept.said
     assert "20.0 is clearly below the 50.0" in said
-    verdict = kept.watch.verdict(best=kept.keeper.best, final=0.45, taught=True, num_images=50)
-    assert "did not help" in str(verdict)
+    verdict = kept.watch.verdict(best=kept.keeper.best, final=0.45)
+    assert verdict is not None
+    assert "did not help" in verdict.words(taught=True, num_images=50)
 
 
 def test_the_summary_says_by_how_much_it_helped() -> None:

@@ -15,6 +15,7 @@ from dsl.data.index import Index
 from dsl.data.loader import Stream, TrainingBatches
 from dsl.data.views import LabeledViews, Pair, Sample, Shuffle, Tilt, UnlabeledViews, Weak
 from dsl.engine.checkpoint import Checkpoint
+from dsl.engine.depthwise import quicken_depthwise
 from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
 from dsl.engine.processes import PATIENCE
@@ -58,6 +59,7 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
         backbone = LayerAggregation(backbone, form=model.aggregation, width=model.aggregation_width)
     detector = FCOS(backbone, num_classes, channels=model.channels, num_convs=model.num_convs)
     quicken(detector)
+    quicken_depthwise(detector)
     return detector
 
 

@@ -209,7 +209,10 @@ def build_batches(
         Stream(labeled, of_labeled, seed, "labeled"),
         None if unlabeled is None else Stream(unlabeled, of_unlabeled, seed, "unlabeled"),
     )
-    return TrainingBatches(*streams, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks)
+    return TrainingBatches(
+        *streams, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks,
+        shared_sizes=views.short_sides if views.size_of == "batch" else (), parts=optim.accumulate,
+    )  # fmt: skip
 
 
 def build_optimizer_of(config: Config, method: Method) -> torch.optim.Optimizer:

@@ -76,6 +76,9 @@ class ViewsConfig(_Section):
 
     short_sides: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (256,)
     """Training draws the short side from these."""
+    size_of: Literal["image", "batch"] = "image"
+    """Each image draws its own, or all images of a step one: quicker, since a batch is as large as
+    its largest image."""
     max_side: PositiveInt = 427
     """The long side never exceeds this."""
     test_short_side: PositiveInt = 256

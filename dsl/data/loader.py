@@ -6,8 +6,8 @@ range, workers hold no state, and resuming is starting the range elsewhere.
 
 import signal
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ class Views(Protocol[Shown]):
     """Makes what is shown of one image, with numbers from the given generator."""
 
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Shown: ...
+
+    def at(self, short_side: int) -> Self:
+        """The same views, all of this size."""
 
 
 def collate_images(images: Sequence[Tensor]) -> ImageBatch:
@@ -91,23 +94,35 @@ class Stream(Generic[Shown]):
                 unreadable.append(str(error))
         raise UserError(f"{MAX_SUBSTITUTES} images in a row cannot be read: {unreadable[-1]}")
 
+    def at(self, short_side: int) -> "Stream[Shown]":
+        """The same images in views of this size."""
+        return replace(self, views=self.views.at(short_side))
+
 
 class TrainingBatches(Dataset[Batch]):
     """Item `step` is this rank's batch of that step. Ranks stride over the positions."""
 
     def __init__(
         self, labeled: Stream[Sample], unlabeled: Stream[Pair] | None = None, *, batch: int,
-        rank: int = 0, ranks: int = 1,
+        rank: int = 0, ranks: int = 1, shared_sizes: Sequence[int] = (), parts: int = 1,
     ) -> None:  # fmt: skip
         """`batch` counts the labeled images of all ranks together; of the unlabeled ones there
-        are as many."""
+        are as many. `shared_sizes`: short sides of which every step of so many `parts` draws one
+        for all its images; none: each image draws its own."""
         self.labeled, self.unlabeled = labeled, unlabeled
         self.batch, self.rank, self.ranks = batch, rank, ranks
+        self.shared_sizes, self.parts = tuple(shared_sizes), parts
 
     def __getitem__(self, step: int) -> Batch:
         positions = range(step * self.batch + self.rank, (step + 1) * self.batch, self.ranks)
-        samples = [self.labeled(position) for position in positions]
-        pairs = [self.unlabeled(position) for position in positions] if self.unlabeled else []
+        labeled, unlabeled = self.labeled, self.unlabeled
+        if self.shared_sizes:
+            side = int(
+                generator(labeled.seed, "size", step // self.parts).choice(self.shared_sizes)
+            )
+            labeled, unlabeled = labeled.at(side), unlabeled and unlabeled.at(side)
+        samples = [labeled(position) for position in positions]
+        pairs = [unlabeled(position) for position in positions] if unlabeled else []
         return Batch(
             collate_samples([drawn.shown for drawn in samples]),
             collate_pairs([drawn.shown for drawn in pairs]) if pairs else None,

@@ -4,7 +4,7 @@ The file is read once. All numbers are drawn from the generator that the caller 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -110,6 +110,10 @@ class LabeledViews:
     strong: Strong | None = None
     shuffle: Shuffle | None = None
 
+    def at(self, short_side: int) -> "LabeledViews":
+        """The same views, all of this size."""
+        return replace(self, weak=replace(self.weak, short_sides=(short_side,)))
+
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Sample:
         read = read_record(index, position, short_side=max(self.weak.short_sides))
         resize, moves = self.weak.draw(read, random)
@@ -132,6 +136,10 @@ class UnlabeledViews:
     strong: Strong
     shuffle: Shuffle
     tilt: Tilt | None = None
+
+    def at(self, short_side: int) -> "UnlabeledViews":
+        """The same views, the student's all of this size."""
+        return replace(self, sizes=replace(self.sizes, short_sides=(short_side,)))
 
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Pair:
         largest = max(*self.weak.short_sides, *self.sizes.short_sides)

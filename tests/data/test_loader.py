@@ -14,10 +14,18 @@ from dsl.data.views import LabeledViews, Weak
 from dsl.errors import UserError
 from dsl.types import Batch
 
+SIDES = (48, 64)
 
-def batches(index: Index, *, batch: int = 4, rank: int = 0, ranks: int = 1) -> TrainingBatches:
-    views = LabeledViews(Weak((48, 64), 120, flip=True), strong=Strong())
-    return TrainingBatches(Stream(index, views, 3, "labeled"), batch=batch, rank=rank, ranks=ranks)
+
+def batches(
+    index: Index, *, batch: int = 4, rank: int = 0, ranks: int = 1, shared: bool = False,
+    parts: int = 1,
+) -> TrainingBatches:  # fmt: skip
+    views = LabeledViews(Weak(SIDES, 120, flip=True), strong=Strong())
+    return TrainingBatches(
+        Stream(index, views, 3, "labeled"), batch=batch, rank=rank, ranks=ranks,
+        shared_sizes=SIDES if shared else (), parts=parts,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -52,9 +60,21 @@ def test_ranks_stride_over_the_same_positions(index: Index) -> None:
         assert [parts[i % 2][i // 2] for i in range(4)] == one
 
 
-def test_accumulated_parts_are_the_whole_batch(index: Index) -> None:
+def test_a_shared_size_is_that_of_all_images_and_ranks_of_a_step(index: Index) -> None:
+    sides = []
+    for step in range(12):
+        ranks = [batches(index, rank=r, ranks=2, shared=True)[step] for r in range(2)]
+        drawn = {size for b in ranks for size in b.labeled.images.sizes.amin(dim=1).tolist()}
+        assert len(drawn) == 1
+        sides += drawn
+    assert set(sides) == set(SIDES)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_accumulated_parts_are_the_whole_batch(index: Index, shared: bool) -> None:
     """Two parts of 2 images are the step of 4 images."""
-    whole, parts = batches(index, batch=4), batches(index, batch=2)
+    whole = batches(index, batch=4, shared=shared)
+    parts = batches(index, batch=2, shared=shared, parts=2)
     for step in range(3):
         assert content(parts[2 * step]) + content(parts[2 * step + 1]) == content(whole[step])
 

@@ -247,5 +247,5 @@ def length_of(config: Config, num_images: int) -> Length:
 
 def settings_of(config: Config, length: Length) -> Settings:
     optim = config.optim
-    schedule = Schedule(optim.schedule, optim.milestones, optim.warmup_steps)
+    schedule = Schedule(optim.schedule, optim.milestones, optim.warmup_steps, restart=optim.restart)
     return Settings(schedule, length, config.run.seed, clip_norm=optim.clip_norm)

@@ -165,6 +165,9 @@ class OptimConfig(_Section):
     schedule: Literal["onecycle", "cosine", "steps"] = "onecycle"
     milestones: tuple[Share, ...] = (0.67, 0.92)
     """Schedule "steps": shares of the run after which the rate is divided by 10."""
+    restart: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the run after which the schedule begins anew; 0: never. At the end of the burn-in it
+    gives a teacher whose rate has come down, and the whole rate to what it teaches."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Linear warm-up from a third of the rate; at most a tenth of the run."""
     clip_norm: PositiveFloat | None = 10.0

@@ -27,9 +27,10 @@ PACKAGE = Path(__file__).parents[1]
 # in the key as the settings that they come to.
 TRAINING_CODE = (
     "geometry.py", "image.py", "randomness.py", "types.py", "data/augment.py", "data/views.py",
-    "data/loader.py", "data/scenes.py", "models", "ssod", "methods", "engine/optim.py",
-    "engine/train.py",
+    "data/loader.py", "data/scenes.py", "models", "methods/base.py", "methods/supervised.py",
+    "engine/optim.py", "engine/train.py",
 )  # fmt: skip
+TEACHING_CODE = ("methods/dsl.py", "ssod")  # of no effect on the baselines
 TAUGHT = ("foreground", "ignored", "rejected", "precision", "precision_any_class", "recall")
 
 
@@ -143,9 +144,11 @@ class Runner:
 
     def _key(self, dataset: Dataset, arm: Arm, seed: int) -> str:
         config = load_config(dataset.recipe, self._settings(arm, seed)).model_dump(mode="json")
+        code = code_hash(*TRAINING_CODE, *TEACHING_CODE)
         if arm.method == "supervised":
-            del config["teaching"]  # of no effect: tuning it must not cost the baselines
-        return hashlib.sha256(json.dumps([config, code_hash()]).encode()).hexdigest()[:16]
+            del config["teaching"]  # tuning it must not cost the baselines
+            code = code_hash(*TRAINING_CODE)
+        return hashlib.sha256(json.dumps([config, code]).encode()).hexdigest()[:16]
 
     def _settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         # Evaluated at the end only: nothing is selected or watched, and the time is for training.
@@ -170,10 +173,10 @@ class Runner:
         return files.labeled, files.unlabeled
 
 
-def code_hash() -> str:
-    """Of the code that changes a trained weight."""
+def code_hash(*names: str) -> str:
+    """Of the files and folders of the package with these names."""
     digest = hashlib.sha256()
-    for name in TRAINING_CODE:
+    for name in names:
         path = PACKAGE / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(file.read_bytes())

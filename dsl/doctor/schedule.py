@@ -76,6 +76,8 @@ def check_burn_in(case: Case) -> Iterator[Finding]:
         return
     name, burn_in, optim = "burn-in", case.config.teaching.burn_in, case.config.optim
     decays = [m for m in optim.milestones if optim.schedule == "steps" and m < burn_in]
+    if optim.restart:  # what falls before it rises again
+        decays = []
     rise = _RISE if optim.schedule == "onecycle" else 0.0
     if case.length.steps is not None:
         rise = max(rise, min(_RISE, optim.warmup_steps / case.length.steps))

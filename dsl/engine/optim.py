@@ -66,10 +66,17 @@ class Schedule:
     milestones: tuple[float, ...] = ()  # kind "steps": shares of the run
     warmup_steps: int = 0
     rise: float = 0.1  # kind "onecycle": share of the run that climbs
+    restart: float = 0.0  # share of the run after which the decay begins anew; 0: never
 
     def __call__(self, progress: float, step: int) -> float:
         """`progress` is the share of the run that is done, `step` the steps done."""
-        return self._decay(progress) * self._warmup(progress, step)
+        return self._decay(self._part(progress)) * self._warmup(progress, step)
+
+    def _part(self, progress: float) -> float:
+        """The share that is done of the part before the restart, or of the one after it."""
+        if progress < self.restart:
+            return progress / self.restart
+        return (progress - self.restart) / (1 - self.restart)
 
     def _decay(self, progress: float) -> float:
         if self.kind == "steps":

@@ -47,7 +47,7 @@ def test_a_finished_cell_is_never_trained_again(
     first, second = page.read_text().split("<!-- bench digits more -->")
     assert "dsl bench y" not in first
     assert "dsl bench y" in second
-    monkeypatch.setattr(cells_module, "code_hash", lambda: "other code")
+    monkeypatch.setattr(cells_module, "code_hash", lambda *_: "other code")
     with pytest.raises(AssertionError, match="trained a finished cell"):
         run_bench(tmp_path, plan, console=QUIET, command="dsl bench x")
 
@@ -81,13 +81,32 @@ def test_a_cell_is_kept_for_the_code_that_it_was_begun_with(
 
     def edited_meanwhile(*arguments: Any, **options: Any) -> Any:
         outcome = train(*arguments, **options)
-        monkeypatch.setattr(cells_module, "code_hash", lambda: "edited meanwhile")
+        monkeypatch.setattr(cells_module, "code_hash", lambda *_: "edited meanwhile")
         return outcome
 
     monkeypatch.setattr(cells_module.api, "train", edited_meanwhile)
     run_bench(tmp_path, plan, console=QUIET, command="x")
     runner = cells_module.Runner(tmp_path / "cells", tmp_path / "work", plan.steps)
     assert runner.kept(plan.datasets[0], plan.arms[0], 0) is None
+
+
+def test_only_what_is_taught_depends_on_the_code_that_teaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all((cells_module.PACKAGE / n).exists() for n in cells_module.TEACHING_CODE)
+    assert all((cells_module.PACKAGE / n).exists() for n in cells_module.TRAINING_CODE)
+    plan = plan_of(
+        tmp_path, data=["digits"], methods=["supervised", "dsl"], percents=[50], seeds=1, quick=True
+    )  # fmt: skip
+    runner = cells_module.Runner(tmp_path / "cells", tmp_path / "work", plan.steps)
+
+    def keys() -> list[str]:
+        return [runner._key(plan.datasets[0], arm, 0) for arm in plan.arms]
+
+    supervised, taught = keys()
+    monkeypatch.setattr(cells_module, "TEACHING_CODE", ("methods/dsl.py",))
+    assert keys()[0] == supervised
+    assert keys()[1] != taught
 
 
 def test_scenes_are_drawn_anew_when_the_code_that_draws_them_changes(

@@ -38,6 +38,16 @@ def test_smooth_schedules_end_at_zero_and_never_exceed_the_base_rate(kind: str) 
     assert factors[:peak] == sorted(factors[:peak])
 
 
+@pytest.mark.parametrize("kind", ["onecycle", "cosine", "steps"])
+def test_a_restart_runs_the_whole_curve_twice(kind: str) -> None:
+    once = Schedule(kind, milestones=(0.5, 0.9))
+    twice = Schedule(kind, milestones=(0.5, 0.9), restart=0.4)
+    for share in (0.0, 0.05, 0.3, 0.7, 0.95):
+        assert twice(0.4 * share, 100) == pytest.approx(once(share, 100))
+        assert twice(0.4 + 0.6 * share, 100) == pytest.approx(once(share, 100))
+    assert twice(1.0, 100) == pytest.approx(once(1.0, 100))
+
+
 def test_weights_decay_and_biases_and_norms_do_not() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
     net[2].requires_grad_(False)

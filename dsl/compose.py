@@ -85,7 +85,7 @@ def build_method(config: Config, detector: FCOS) -> Method:
     return DSL(
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
         metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
-        one_class=teaching.one_class,
+        one_class=teaching.one_class, weigh=teaching.metanet_rule == "odds",
     )  # fmt: skip
 
 

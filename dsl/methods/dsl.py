@@ -19,11 +19,11 @@ from dsl.models.fcos import FCOS
 from dsl.models.losses import Criterion, LossSums
 from dsl.ssod.adaptive_filter import Policy
 from dsl.ssod.metanet import MetaNet
-from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry
+from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry, weighed
 from dsl.ssod.scale_consistency import Space, halve_images, scale_consistency
 from dsl.ssod.teacher import make_teacher, update_teacher
 from dsl.ssod.telemetry import Telemetry
-from dsl.types import Batch, DenseOutput, ImageBatch, Targets, UnlabeledBatch
+from dsl.types import Batch, DenseOutput, Detections, ImageBatch, Targets, UnlabeledBatch
 
 LEAST_TRUST = 1 / 64  # of alpha that is left after many a halving
 
@@ -52,11 +52,12 @@ class DSL(Method):
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
         metanet: MetaNet | None, weights: Weights, shared_counts: bool = True,
-        one_class: bool = False,
+        one_class: bool = False, weigh: bool = False,
     ) -> None:  # fmt: skip
-        """`one_class`: of boxes that lie on each other, only the best is taught."""
+        """`one_class`: of boxes that lie on each other, only the best is taught. `weigh`: MetaNet's
+        opinion is part of every score, instead of a bar that foreground must pass."""
         super().__init__()
-        self.shared_counts, self.one_class = shared_counts, one_class
+        self.shared_counts, self.one_class, self.weigh = shared_counts, one_class, weigh
         self.student, self.teacher = detector, make_teacher(detector)
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
@@ -121,14 +122,25 @@ class DSL(Method):
         """What the teacher says of weak views, filtered."""
         output: DenseOutput = self.teacher(images)
         found = self.decoder(output, images.sizes)
+        if self.metanet is not None and self.weigh:
+            found = self._weighed(images, found, self.metanet)
         parts = [self.policy.split(d.scores, d.labels) for d in found]
         if self.one_class:
             iou = self.decoder.nms_iou
             parts = [best_of_rivals(*each, iou=iou) for each in zip(found, parts, strict=True)]
         doubts: Sequence[Tensor | None] = [None] * len(found)
-        if self.metanet is not None:
+        if self.metanet is not None and not self.weigh:
             doubts = self.metanet.doubtful(images, found, [p.foreground for p in parts])
         return [PseudoLabels.of(*each) for each in zip(found, parts, doubts, strict=True)]
+
+    def _weighed(
+        self, images: ImageBatch, found: Sequence[Detections], metanet: MetaNet
+    ) -> list[Detections]:
+        """Only what may be foreground is looked at: odds never raise a score."""
+        bar = self.policy.thresholds().min()
+        odds = metanet.odds(images, found, [d.scores >= bar.to(d.scores) for d in found])
+        background = self.policy.background
+        return [weighed(*each, background=background) for each in zip(found, odds, strict=True)]
 
     def after_step(self, step: int) -> None:
         update_teacher(self.teacher, self.student, keep_rate=self.weights.keep_rate, step=step)

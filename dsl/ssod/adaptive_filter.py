@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-UNSEEN = 0.3  # tau2 of a class that the window does not hold
+UNSEEN = 0.3  # tau2 of a class that the window does not hold, within its curve's limits
 
 
 class Partition(NamedTuple):
@@ -114,7 +114,7 @@ class AdaptiveThreshold(Policy):
             divisor = divisor / present.sum().clamp(min=1)
         share = self.sums.sum(dim=0) / divisor.clamp(min=1e-12)  # (C,)
         threshold = (curve.factor * share**curve.power).clamp(curve.low, curve.high)
-        return torch.where(present, threshold, UNSEEN)
+        return torch.where(present, threshold, min(max(UNSEEN, curve.low), curve.high))
 
     def observe(self, rows: Tensor) -> None:
         window = len(self.sums)

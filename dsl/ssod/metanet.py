@@ -17,6 +17,7 @@ from dsl.types import Detections, ImageBatch, LabeledBatch
 PERCENTILE = 0.05  # of the labeled instances' own similarities, which "auto" takes as the bar
 REMEMBERED = 500  # instances of each class whose similarities "auto" looks at
 NO_BAR = -2.0  # below any cosine: a class without labels is never doubted
+SHARPNESS = 20.0  # of the odds between classes, per unit of cosine
 
 
 class MetaNet(nn.Module):
@@ -78,13 +79,38 @@ class MetaNet(nn.Module):
         self, images: ImageBatch, found: Sequence[Detections], foreground: Sequence[Tensor]
     ) -> list[Tensor]:
         """Of each image's M detections, which are foreground and unlike their class: (M,) bool."""
-        boxes = [d.boxes[kept] for d, kept in zip(found, foreground, strict=True)]
-        labels = torch.cat([d.labels[kept] for d, kept in zip(found, foreground, strict=True)])
-        alike = F.cosine_similarity(self.extractor(images, boxes), self.proxies[labels], dim=-1)
-        unlike = torch.split(alike < self.bars[labels], [len(b) for b in boxes])
-        doubts = []
-        for kept, below in zip(foreground, unlike, strict=True):
-            doubt = torch.zeros_like(kept)
-            doubt[kept] = below
-            doubts.append(doubt)
-        return doubts
+        vectors, labels = self._look(images, found, foreground)
+        alike = F.cosine_similarity(vectors, self.proxies[labels], dim=-1)
+        return _laid_out(alike < self.bars[labels], foreground, elsewhere=False)
+
+    @torch.no_grad()
+    def odds(
+        self, images: ImageBatch, found: Sequence[Detections], asked: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Of each image's M detections that are asked about, the probability of their class among
+        all classes with labels: softmax of the cosines. (M,); 1 for the others, and for those of a
+        class without labels."""
+        vectors, labels = self._look(images, found, asked)
+        cosines = F.cosine_similarity(vectors[:, None], self.proxies, dim=-1)  # (K, C)
+        known = self.bars > NO_BAR
+        odds = (SHARPNESS * cosines).masked_fill(~known, -torch.inf).softmax(dim=1)
+        own = odds.gather(1, labels[:, None]).squeeze(1)
+        return _laid_out(torch.where(known[labels], own, 1.0), asked, elsewhere=1.0)
+
+    def _look(
+        self, images: ImageBatch, found: Sequence[Detections], asked: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Vectors (K, width) and classes (K,) of the detections that are asked about."""
+        chosen = [d[mask] for d, mask in zip(found, asked, strict=True)]
+        vectors: Tensor = self.extractor(images, [d.boxes for d in chosen])
+        return vectors, torch.cat([d.labels for d in chosen])
+
+
+def _laid_out(values: Tensor, asked: Sequence[Tensor], *, elsewhere: float) -> list[Tensor]:
+    """Values (K,) of the instances that were asked about, among all (M,) of each image."""
+    laid, counts = [], [int(mask.sum()) for mask in asked]
+    for mask, part in zip(asked, torch.split(values, counts), strict=True):
+        whole = torch.full(mask.shape, elsewhere, dtype=values.dtype, device=values.device)
+        whole[mask] = part
+        laid.append(whole)
+    return laid

@@ -45,6 +45,17 @@ class PseudoLabels:
         return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
 
 
+def weighed(found: Detections, odds: Tensor, *, background: float) -> Detections:
+    """Scores times the odds (M,) of their classes, best first. What was more than background stays
+    so: who doubts the class has not said that nothing is there."""
+    least = torch.nextafter(found.scores.new_tensor(background), found.scores.new_tensor(1.0))
+    scores = torch.where(
+        found.scores > background, torch.maximum(found.scores * odds, least), found.scores
+    )
+    order = scores.argsort(descending=True, stable=True)
+    return Detections(found.boxes[order], scores[order], found.labels[order])
+
+
 def best_of_rivals(found: Detections, part: Partition, *, iou: float) -> Partition:
     """Where foreground boxes lie on each other, of whatever classes, the best one is taught alone:
     one object has one class. Its rivals become ignored."""

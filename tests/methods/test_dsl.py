@@ -66,12 +66,13 @@ def _detector(num_classes: int, seed: int) -> FCOS:
 def method(
     weights: Weights | None = None, *, policy: Policy = FIXED, metanet: MetaNet | None = None,
     num_classes: int = 3, seed: int = 0, started: bool = True, one_class: bool = False,
+    weigh: bool = False,
 ) -> DSL:  # fmt: skip
     """With another teacher than student, as after some steps, so that it is told who is asked."""
     detector = copy.deepcopy(_detector(num_classes, seed))
     built = DSL(
         detector, CRITERION, decoder=DECODER, policy=copy.deepcopy(policy), metanet=metanet,
-        weights=weights or Weights(), one_class=one_class,
+        weights=weights or Weights(), one_class=one_class, weigh=weigh,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -663,6 +664,38 @@ def test_what_the_metanet_doubts_is_ignored_not_background() -> None:
         assert not doubted.foreground.any()
         assert torch.equal(doubted.rejected, trusted.foreground)
         assert torch.equal(doubted.ignored, trusted.foreground | trusted.ignored)
+
+
+class Sides(nn.Module):
+    """What lies on the left looks one way, on the right another."""
+
+    def forward(self, images: ImageBatch, boxes: Sequence[Tensor]) -> Tensor:
+        middle = torch.cat(list(boxes))[:, 0::2].mean(dim=1)
+        return torch.stack([middle < 32, middle >= 32], dim=1).float()
+
+
+def test_odds_take_the_wrong_class_out_of_what_is_taught() -> None:
+    """Class 0 is on the left, class 1 on the right, class 2 has no labels."""
+    metanet = MetaNet(3, Sides(), width=2, bar="auto", saved=False)
+    sides = target([[2.0, 8, 22, 28], [40.0, 8, 60, 28]], [0, 1])
+    metanet.learn([labeled((sides, sides))])
+    weighing, trusting = method(metanet=metanet, weigh=True), method()
+    weak, wrong = weak_of(plain_batch()), 0
+    for weighed, trusted in zip(
+        weighing.pseudo_label(weak), trusting.pseudo_label(weak), strict=True
+    ):
+        found = trusted.detections
+        left = found.boxes[:, 0::2].mean(dim=1) < 32
+        doubted = ((found.labels == 0) & ~left) | ((found.labels == 1) & left)
+        taught = {tuple(b.tolist()) for b in found.boxes[trusted.foreground & ~doubted]}
+        kept = weighed.detections.boxes
+        assert {tuple(b.tolist()) for b in kept[weighed.foreground]} == taught
+        ignored = (trusted.foreground & doubted) | trusted.ignored
+        assert {tuple(b.tolist()) for b in kept[weighed.ignored]} == {
+            tuple(b.tolist()) for b in found.boxes[ignored]
+        }
+        wrong += int((trusted.foreground & doubted).sum())
+    assert wrong > 0
 
 
 def test_of_boxes_on_one_object_the_best_is_taught_alone() -> None:

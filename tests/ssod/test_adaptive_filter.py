@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dsl.ssod.adaptive_filter import (
     CURVES,
     AdaptiveThreshold,
+    Curve,
     FixedThreshold,
     Policy,
     SingleThreshold,
@@ -331,3 +332,13 @@ def test_a_saved_policy_goes_on_identically() -> None:
         show(first, batch)
         show(second, batch)
     assert torch.equal(first.thresholds(), second.thresholds())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bar"), [(0.1, 0.2, 0.2), (0.4, 0.5, 0.4), (0.1, 0.5, 0.3)]
+)
+def test_a_class_not_seen_keeps_within_the_limits_of_its_curve(
+    low: float, high: float, bar: float
+) -> None:
+    policy = AdaptiveThreshold(2, background=0.05, curve=Curve(low=low, high=high), window=4)
+    assert policy.thresholds().tolist() == pytest.approx([bar, bar])

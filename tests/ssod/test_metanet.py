@@ -307,3 +307,26 @@ def test_a_saved_metanet_doubts_the_same(bar: float | str) -> None:
     assert torch.equal(one, two)
     assert one.any()
     assert not one.all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_odds_are_the_softmax_of_the_cosines_to_all_classes_with_labels(seed: int) -> None:
+    table, batches = random_world(seed)  # class 2 has no labels
+    metanet = net(table)
+    metanet.learn(batches)
+    proxies = slow_proxies(table, batches, 4)
+    detections = found([(3, 0), (50, 1), (7, 2)], [], [(9, 3), (120, 0)])
+    asked = [torch.tensor([True, True, True]), torch.zeros(0, dtype=torch.bool),
+             torch.tensor([True, False])]  # fmt: skip
+    odds = metanet.odds(images(3), detections, asked)
+    assert [len(o) for o in odds] == [3, 0, 2]
+    others = {2, 120}  # a class without labels, a place that is not asked about
+    for image, own in zip(detections, odds, strict=True):
+        for i in range(len(image)):
+            place, label = int(image.boxes[i, 0]), int(image.labels[i])
+            power = {
+                k: math.exp(20 * slow_cosine(table[place].tolist(), proxies[k])) for k in (0, 1, 3)
+            }
+            wanted = power[label] / sum(power.values()) if {label, place}.isdisjoint(others) else 1
+            assert float(own[i]) == pytest.approx(wanted, rel=1e-4)
+    assert metanet.extractor.asked[-1] == [3, 0, 1]  # nobody looks at what is not asked about

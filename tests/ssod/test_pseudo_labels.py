@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dsl.geometry import Flip, PatchShuffle, Resize
 from dsl.ssod.adaptive_filter import FixedThreshold, Partition
-from dsl.ssod.pseudo_labels import PseudoLabels, carry
+from dsl.ssod.pseudo_labels import PseudoLabels, carry, weighed
 from dsl.types import Detections, Targets
 
 
@@ -175,3 +175,24 @@ def test_no_detections_and_no_moves() -> None:
 def test_all_background_gives_no_targets() -> None:
     found = replace(detections(20), scores=torch.full((20,), 0.1))
     assert len(PseudoLabels.of(found, split(found)).targets()) == 0
+
+
+def test_odds_lower_scores_but_never_make_background_of_more() -> None:
+    found = Detections(
+        torch.tensor([[float(i), 0, i + 5, 5] for i in range(5)]),
+        torch.tensor([0.9, 0.5, 0.4, 0.1, 0.05]),
+        torch.tensor([0, 1, 2, 3, 4]),
+    )
+    seen = weighed(found, torch.tensor([0.5, 1.0, 0.01, 0.5, 0.5]), background=0.1)
+    assert seen.labels.tolist() == [1, 0, 2, 3, 4]
+    assert seen.boxes[:, 0].tolist() == [1, 0, 2, 3, 4]
+    assert seen.scores[:2].tolist() == pytest.approx([0.5, 0.45])
+    assert float(seen.scores[2]) > 0.1  # still ignored, not background
+    assert seen.scores.tolist()[2:] == pytest.approx([0.1, 0.1, 0.05])  # these were background
+    part = split(seen)
+    assert part.foreground.tolist() == [True, True, False, False, False]
+    assert part.ignored.tolist() == [False, False, True, False, False]
+
+
+def test_nothing_can_be_weighed() -> None:
+    assert len(weighed(detections(0), torch.ones(0), background=0.1)) == 0

@@ -27,7 +27,7 @@ from dsl.methods.base import Method
 from dsl.methods.dsl import DSL, Weights
 from dsl.methods.supervised import Supervised
 from dsl.models.assign import Assigner
-from dsl.models.build import build_backbone
+from dsl.models.build import build_backbone, build_extractor
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.fold import fold_norms
@@ -113,12 +113,12 @@ def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
     if teaching.metanet == "off":
         return None
     own = teaching.metanet == "detector"
-    backbone = (
+    network = (
         copy.deepcopy(detector.backbone)
         if own
-        else build_backbone(teaching.metanet, teaching.metanet_weights)
+        else build_extractor(teaching.metanet, teaching.metanet_weights)
     )
-    features = InstanceFeatures(backbone, crop=teaching.metanet_crop)
+    features = InstanceFeatures(network, crop=teaching.metanet_crop)
     features.eval()  # an extractor that is not saved is no part of the method, whose mode it misses
     return MetaNet(
         detector.num_classes, features, width=features.width, bar=teaching.metanet_bar, saved=own

@@ -9,7 +9,7 @@ from dsl.errors import UserError
 from dsl.models.backbone import Backbone
 from dsl.models.fcos import FCOS
 from dsl.models.resnet import RESNETS, ResNet
-from dsl.models.timm_backbone import TimmBackbone
+from dsl.models.timm_backbone import TimmBackbone, TimmClassifier
 from dsl.models.weights import find_weights
 
 
@@ -26,6 +26,18 @@ def build_backbone(name: str, weights: str) -> Backbone:
     if found is not None:
         backbone.freeze()
     return backbone
+
+
+def build_extractor(name: str, weights: str) -> Backbone | TimmClassifier:
+    """What MetaNet looks with. Our ResNets end where the paper's features are; of a timm network
+    the classifier's own outputs tell more (docs/decisions.md)."""
+    if name in RESNETS:
+        return build_backbone(name, weights)
+    found = find_weights(name, weights)
+    try:
+        return TimmClassifier(name, found)
+    except RuntimeError as error:
+        raise UserError(f"teaching.metanet_weights: {weights} does not fit {name}") from error
 
 
 def _resnet(name: str, weights: Mapping[str, Tensor] | None) -> ResNet:

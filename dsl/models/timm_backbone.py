@@ -32,12 +32,7 @@ class TimmBackbone(Backbone):
     def __init__(self, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         name, plan = SLIM.get(name, (name, {}))
-        if not timm.is_model(name):
-            near = difflib.get_close_matches(name, timm.list_models(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(
-                f"model.backbone: {name!r} is neither a ResNet of ours nor in timm{hint}"
-            )
+        _refuse_unknown(name, field="model.backbone")
         try:
             info: Any = timm.create_model(name, features_only=True, **plan).feature_info
             reductions = list(info.reduction())
@@ -69,6 +64,32 @@ class TimmBackbone(Backbone):
 
     def first_stages(self) -> list[nn.Module]:
         return _up_to(self.net, self._last_early) or []
+
+
+class TimmClassifier(nn.Module):
+    """The whole of a timm network: what it was trained to tell apart, as one vector an image."""
+
+    def __init__(self, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        _refuse_unknown(name, field="teaching.metanet")
+        net: Any = timm.create_model(name)
+        if weights is not None:
+            net.load_state_dict(weights)
+        self.net: nn.Module = net
+        self.width: int = net.num_classes
+        cfg = net.pretrained_cfg
+        self.pixel_mean, self.pixel_std = _PIXELS.get(name, (cfg["mean"], cfg["std"]))
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, 3, H, W) -> (N, width)
+        vectors: Tensor = self.net(x)
+        return vectors
+
+
+def _refuse_unknown(name: str, *, field: str) -> None:
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{field}: {name!r} is neither a ResNet of ours nor in timm{hint}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dsl.types import Detections, ImageBatch, LabeledBatch
 PERCENTILE = 0.05  # of the labeled instances' own similarities, which "auto" takes as the bar
 REMEMBERED = 500  # instances of each class whose similarities "auto" looks at
 NO_BAR = -2.0  # below any cosine: a class without labels is never doubted
-SHARPNESS = 20.0  # of the odds between classes, per unit of cosine
+SHARPNESS = 10.0  # of the odds between classes, per unit of cosine
 
 
 class MetaNet(nn.Module):

@@ -325,7 +325,7 @@ def test_odds_are_the_softmax_of_the_cosines_to_all_classes_with_labels(seed: in
         for i in range(len(image)):
             place, label = int(image.boxes[i, 0]), int(image.labels[i])
             power = {
-                k: math.exp(20 * slow_cosine(table[place].tolist(), proxies[k])) for k in (0, 1, 3)
+                k: math.exp(10 * slow_cosine(table[place].tolist(), proxies[k])) for k in (0, 1, 3)
             }
             wanted = power[label] / sum(power.values()) if {label, place}.isdisjoint(others) else 1
             assert float(own[i]) == pytest.approx(wanted, rel=1e-4)

@@ -45,15 +45,11 @@ class PseudoLabels:
         return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
 
 
-def weighed(found: Detections, odds: Tensor, *, background: float) -> Detections:
-    """Scores times the odds (M,) of their classes, best first. What was more than background stays
-    so: who doubts the class has not said that nothing is there."""
-    least = torch.nextafter(found.scores.new_tensor(background), found.scores.new_tensor(1.0))
-    scores = torch.where(
-        found.scores > background, torch.maximum(found.scores * odds, least), found.scores
-    )
-    order = scores.argsort(descending=True, stable=True)
-    return Detections(found.boxes[order], scores[order], found.labels[order])
+def weighed(scores: Tensor, odds: Tensor, *, background: float) -> Tensor:
+    """Scores times the odds of their classes, both (M,). What was more than background stays so:
+    who doubts the class has not said that nothing is there."""
+    least = torch.nextafter(scores.new_tensor(background), scores.new_tensor(1.0))
+    return torch.where(scores > background, torch.maximum(scores * odds, least), scores)
 
 
 def best_of_rivals(found: Detections, part: Partition, *, iou: float) -> Partition:

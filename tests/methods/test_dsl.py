@@ -694,7 +694,10 @@ def test_odds_take_the_wrong_class_out_of_what_is_taught() -> None:
         assert {tuple(b.tolist()) for b in kept[weighed.ignored]} == {
             tuple(b.tolist()) for b in found.boxes[ignored]
         }
-        wrong += int((trusted.foreground & doubted).sum())
+        rejected = {tuple(b.tolist()) for b in kept[weighed.rejected]}
+        assert rejected == {tuple(b.tolist()) for b in found.boxes[trusted.foreground & doubted]}
+        assert not (weighed.foreground & weighed.ignored).any()
+        wrong += len(rejected)
     assert wrong > 0
 
 

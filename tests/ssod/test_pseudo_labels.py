@@ -178,21 +178,9 @@ def test_all_background_gives_no_targets() -> None:
 
 
 def test_odds_lower_scores_but_never_make_background_of_more() -> None:
-    found = Detections(
-        torch.tensor([[float(i), 0, i + 5, 5] for i in range(5)]),
-        torch.tensor([0.9, 0.5, 0.4, 0.1, 0.05]),
-        torch.tensor([0, 1, 2, 3, 4]),
-    )
-    seen = weighed(found, torch.tensor([0.5, 1.0, 0.01, 0.5, 0.5]), background=0.1)
-    assert seen.labels.tolist() == [1, 0, 2, 3, 4]
-    assert seen.boxes[:, 0].tolist() == [1, 0, 2, 3, 4]
-    assert seen.scores[:2].tolist() == pytest.approx([0.5, 0.45])
-    assert float(seen.scores[2]) > 0.1  # still ignored, not background
-    assert seen.scores.tolist()[2:] == pytest.approx([0.1, 0.1, 0.05])  # these were background
-    part = split(seen)
-    assert part.foreground.tolist() == [True, True, False, False, False]
-    assert part.ignored.tolist() == [False, False, True, False, False]
-
-
-def test_nothing_can_be_weighed() -> None:
-    assert len(weighed(detections(0), torch.ones(0), background=0.1)) == 0
+    scores = torch.tensor([0.9, 0.5, 0.4, 0.1, 0.05])
+    seen = weighed(scores, torch.tensor([0.5, 1.0, 0.01, 0.5, 0.5]), background=0.1)
+    assert seen.tolist() == pytest.approx([0.45, 0.5, 0.1, 0.1, 0.05])
+    assert float(seen[2]) > 0.1  # still ignored, not background
+    assert float(seen[3]) == float(scores[3])  # was background
+    assert len(weighed(torch.zeros(0), torch.ones(0), background=0.1)) == 0

@@ -17,7 +17,7 @@ from dsl.methods.base import Losses, Method, counts_of, mean_over_ranks, normali
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.losses import Criterion, LossSums
-from dsl.ssod.adaptive_filter import Partition, Policy
+from dsl.ssod.adaptive_filter import Policy
 from dsl.ssod.metanet import MetaNet
 from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry, weighed
 from dsl.ssod.scale_consistency import Space, halve_images, scale_consistency
@@ -122,21 +122,18 @@ class DSL(Method):
         """What the teacher says of weak views, filtered."""
         output: DenseOutput = self.teacher(images)
         found = self.decoder(output, images.sizes)
-        doubts: Sequence[Tensor | None] = [None] * len(found)
-        outweighed: Sequence[Tensor] = []
+        rejected: Sequence[Tensor] | None = None
         if self.metanet is not None and self.weigh:
-            found, outweighed = self._weighed(images, found, self.metanet)
+            found, rejected = self._weighed(images, found, self.metanet)
         parts = [self.policy.split(d.scores, d.labels) for d in found]
         if self.one_class:
             iou = self.decoder.nms_iou
             parts = [best_of_rivals(*each, iou=iou) for each in zip(found, parts, strict=True)]
-        if self.metanet is not None and self.weigh:
-            doubts = outweighed  # they are foreground of which something is doubted, as below
-            parts = [
-                Partition(part.foreground | doubt, part.ignored & ~doubt)
-                for part, doubt in zip(parts, outweighed, strict=True)
-            ]
-        elif self.metanet is not None:
+        if rejected is not None:  # by their scores they are ignored already
+            each_image = zip(found, parts, rejected, strict=True)
+            return [PseudoLabels(d, *part, outweighed) for d, part, outweighed in each_image]
+        doubts: Sequence[Tensor | None] = [None] * len(found)
+        if self.metanet is not None:
             doubts = self.metanet.doubtful(images, found, [p.foreground for p in parts])
         return [PseudoLabels.of(*each) for each in zip(found, parts, doubts, strict=True)]
 
@@ -147,14 +144,14 @@ class DSL(Method):
         been foreground without. Only what may be foreground is looked at: odds raise no score."""
         own = [self.policy.split(d.scores, d.labels).foreground for d in found]
         odds = metanet.odds(images, found, own)
-        seen, doubts = [], []
+        seen, outweighed = [], []
         for detections, likely, before in zip(found, odds, own, strict=True):
             scores = weighed(detections.scores, likely, background=self.policy.background)
             order = scores.argsort(descending=True, stable=True)
             seen.append(Detections(detections.boxes, scores, detections.labels)[order])
             after = self.policy.split(seen[-1].scores, seen[-1].labels).foreground
-            doubts.append(before[order] & ~after)
-        return seen, doubts
+            outweighed.append(before[order] & ~after)
+        return seen, outweighed
 
     def after_step(self, step: int) -> None:
         update_teacher(self.teacher, self.student, keep_rate=self.weights.keep_rate, step=step)

@@ -75,6 +75,11 @@ def build_method(config: Config, detector: FCOS) -> Method:
             detector, criterion, keep_rate=config.optim.keep_rate, shared_counts=shared
         )
     teaching = config.teaching
+    if teaching.thresholds == "single" and teaching.metanet_rule == "odds":
+        raise UserError(
+            "teaching.metanet_rule = 'odds': a single threshold has no band for what is doubted; "
+            "--set teaching.metanet_rule=bar, or other thresholds"
+        )
     weights = Weights(
         unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,
         scale_space=teaching.scale_space, scale_reduction=teaching.scale_reduction,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsl.config import load_config, parse_overrides, shipped_recipes
+from dsl.config import load_config, own_settings, parse_overrides, shipped_recipes
 from dsl.errors import UserError
 
 
@@ -104,3 +104,15 @@ def test_an_override_without_value_is_refused(assignment: str) -> None:
 def test_reading_settings_and_images_needs_no_torch() -> None:
     code = "import sys, dsl.config, dsl.image, dsl.cli; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_odds_without_a_band_between_the_bars_are_refused() -> None:
+    from dsl.compose import build_detector, build_method
+
+    odds = {"method": "dsl", "model.weights": "none", "teaching.metanet_weights": "none"}
+    config = load_config("small", odds | {"teaching.thresholds": "single"})
+    with pytest.raises(UserError, match="metanet_rule=bar"):
+        build_method(config, build_detector(config, 2))
+    row = load_config("small", odds | own_settings("ablations/single-1"))
+    assert row.teaching.thresholds == "single"
+    build_method(row, build_detector(row, 2))

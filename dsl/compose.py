@@ -204,10 +204,9 @@ def build_batches(
         strong=strong if views.labeled == "strong" else None,
         shuffle=replace(shuffle, probability=views.labeled_shuffle),
     )
+    short_side, max_side = teachers_sides(config)
     of_unlabeled = UnlabeledViews(
-        replace(weak, short_sides=(views.test_short_side,))
-        if teaching.teacher_size == "test"
-        else weak,
+        weak if teaching.teacher_size == "drawn" else Weak((short_side,), max_side, views.flip),
         weak, strong, shuffle, tilt,
     )  # fmt: skip
     streams: tuple[Stream[Sample], Stream[Pair] | None] = (
@@ -218,6 +217,15 @@ def build_batches(
         *streams, batch=optim.batch // optim.accumulate, rank=rank, ranks=ranks,
         shared_sizes=views.short_sides if views.size_of == "batch" else (), parts=optim.accumulate,
     )  # fmt: skip
+
+
+def teachers_sides(config: Config) -> tuple[int, int]:
+    """Short and longest side of what the teacher looks at; the test's where it draws them."""
+    views, size = config.views, config.teaching.teacher_size
+    if isinstance(size, str):
+        return views.test_short_side, views.max_side
+    # The longest side is to the short one what it is in training.
+    return size, round(views.max_side * size / max(views.short_sides))
 
 
 def build_optimizer_of(config: Config, method: Method) -> torch.optim.Optimizer:

@@ -103,8 +103,9 @@ class TeachingConfig(_Section):
     """Of the unlabeled loss (alpha)."""
     burn_in: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of the run on labels alone."""
-    teacher_size: Literal["test", "drawn"] = "test"
-    """The teacher looks at images of the test's size, or draws it as training does."""
+    teacher_size: Literal["test", "drawn"] | PositiveInt = "test"
+    """Short side of the images that the teacher looks at: the test's, drawn as training does, or
+    this many pixels. Of images larger than the student's a weak teacher may see more."""
     thresholds: Literal["paper", "literal", "code", "fixed", "single"] = "paper"
     """The bar above which a detection is taught (tau2): "paper", "literal" and "code" follow the
     teacher, class by class; "fixed" is one bar; "single" is one bar without an ignore band."""

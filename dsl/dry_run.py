@@ -101,8 +101,10 @@ def _small(config: Config) -> Config:
     """The same model and method; small images, two of them a step, one step of each phase."""
     views, teaching, optim, run = config.views, config.teaching, config.optim, config.run
     teaching = teaching.model_copy(
-        update={"burn_in": 0.5, "metanet_weights": "none", "metanet_crop": 32}
-    )
+        update={
+            "burn_in": 0.5, "teacher_size": "test", "metanet_weights": "none", "metanet_crop": 32,
+        }
+    )  # fmt: skip
     return config.model_copy(
         update={
             "views": views.model_copy(

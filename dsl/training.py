@@ -33,6 +33,7 @@ from dsl.compose import (
     build_optimizer_of,
     length_of,
     settings_of,
+    teachers_sides,
 )  # fmt: skip
 from dsl.config import Config
 from dsl.data.loader import EvalBatches, LabeledBatches, TrainingBatches, load
@@ -247,11 +248,10 @@ class Training:
         )  # fmt: skip
 
     def _learn_proxies(self, method: DSL) -> None:
-        views = self.config.views
+        short_side, max_side = teachers_sides(self.config)
         batches = LabeledBatches(
-            self.data.labeled, short_side=views.test_short_side, max_side=views.max_side,
-            batch=EVAL_BATCH,
-        )  # fmt: skip
+            self.data.labeled, short_side=short_side, max_side=max_side, batch=EVAL_BATCH
+        )
         learn_proxies(
             method, batches, workers=min(1, self._workers()), device=self.fabric.device,
             console=self.console,
@@ -334,12 +334,11 @@ class Training:
         stream = self._training_batches().unlabeled
         if not isinstance(method, DSL) or unlabeled is None or stream is None:
             return None
-        views = self.config.views
+        short_side, max_side = teachers_sides(self.config)
         return Gallery(
             self.folder, method, unlabeled, self.data.labeled.classes,
-            views=cast(UnlabeledViews, stream.views), short_side=views.test_short_side,
-            max_side=views.max_side, seed=self.config.run.seed, device=self.fabric.device,
-            precision=self.precision,
+            views=cast(UnlabeledViews, stream.views), short_side=short_side, max_side=max_side,
+            seed=self.config.run.seed, device=self.fabric.device, precision=self.precision,
         )  # fmt: skip
 
     def _has_taught(self) -> bool:

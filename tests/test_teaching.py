@@ -15,6 +15,10 @@ import torch
 from rich.console import Console
 
 import dsl
+import dsl.training
+from dsl.compose import build_batches
+from dsl.config import load_config
+from dsl.data.formats import open_dataset
 from dsl.engine.checkpoint import load_checkpoint
 from dsl.errors import UserError
 from dsl.report.run_folder import read_run
@@ -49,6 +53,33 @@ def run(
 def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("teacher_size", "weak", "proxies"),
+    [("test", {64}, 64), ("drawn", {48, 64}, 64), (96, {96}, 96)],
+)
+def test_the_teacher_looks_at_its_own_size(
+    coco: Coco, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    teacher_size: str | int, weak: set[int], proxies: int,
+) -> None:  # fmt: skip
+    labeled, unlabeled = data(coco)  # 64 x 96 pixels
+    config = load_config("tiny", SETTINGS | {"teaching.teacher_size": teacher_size})
+    sets = open_dataset(labeled), open_dataset(unlabeled)
+    batches = build_batches(config, *sets, rank=0, ranks=1)
+    pairs = [pair for step in range(4) if (pair := batches[step].unlabeled) is not None]
+    assert {int(short) for pair in pairs for short in pair.weak.sizes.min(dim=1).values} == weak
+    assert {int(s) for pair in pairs for s in pair.strong.sizes.min(dim=1).values} == {48, 64}
+    sizes: set[int] = set()
+
+    def seen(method: Any, batches: Any, **options: Any) -> None:
+        sizes.update(int(short) for short in batches[0].images.sizes.min(dim=1).values)
+        learn(method, batches, **options)
+
+    learn = dsl.training.learn_proxies
+    monkeypatch.setattr(dsl.training, "learn_proxies", seen)
+    run(labeled, unlabeled, tmp_path / "run", teaching__teacher_size=teacher_size)
+    assert sizes == {proxies}
 
 
 def state_of(folder: Path) -> dict[str, Any]:

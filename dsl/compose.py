@@ -84,7 +84,7 @@ def build_method(config: Config, detector: FCOS) -> Method:
         unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,
         scale_space=teaching.scale_space, scale_reduction=teaching.scale_reduction,
         scale_warmup=teaching.scale_warmup,
-        half_view=teaching.half_view, normaliser=teaching.normaliser,
+        boxes=teaching.learn_boxes, half_view=teaching.half_view, normaliser=teaching.normaliser,
         burn_in=teaching.burn_in, keep_rate=config.optim.keep_rate,
     )  # fmt: skip
     return DSL(

@@ -137,6 +137,8 @@ class TeachingConfig(_Section):
     """Exchanges of patch shuffle in the strong view (J); 0: none."""
     shuffle_share: Share = 1.0
     """Share of the unlabeled images that are patch-shuffled."""
+    learn_boxes: bool = True
+    """Learn boxes and centerness from pseudo-labels too, not their classes alone."""
     half_view: bool = True
     """Learn the pseudo-labels at half size too."""
     scale_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0

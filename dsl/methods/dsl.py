@@ -6,7 +6,7 @@ filtered, and the student learns it on strong views, at full and at half size.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -37,6 +37,7 @@ class Weights:
     scale_space: Space = "logits"
     scale_reduction: Literal["mean", "sum"] = "mean"  # over elements; "sum": per image
     scale_warmup: float = 0.1  # share of the run over which `scale` rises from 0
+    boxes: bool = True  # L_u of boxes and centerness; False: of classes alone
     half_view: bool = True  # L_u on the half-size view too
     normaliser: Literal["joint", "separate"] = "joint"
     burn_in: float = 0.2  # share of the run on labels alone
@@ -103,19 +104,27 @@ class DSL(Method):
         self._observe(pseudo)
         targets = _carried(pseudo, batch.unlabeled)
         strong = self.student(batch.unlabeled.strong)
-        unlabeled = self.criterion(strong, targets)
+        unlabeled = self._taught(strong, targets)
         scale = None
         if self.weights.half_view or self.weights.scale:
             small = halve_images(batch.unlabeled.strong)
             with _statistics_kept(self.student):
                 half = self.student(small)
             if self.weights.half_view:
-                unlabeled += self.criterion(half, _halved(targets, small))
+                unlabeled += self._taught(half, _halved(targets, small))
             scale = scale_consistency(half, strong, space=self.weights.scale_space)
             if self.weights.scale_reduction == "sum":
                 scale = scale[0], scale[1].new_tensor(float(len(small)))
         self._watch(pseudo, batch.unlabeled, unlabeled)
         return self._combine(labeled, unlabeled, scale) | _counts(pseudo)
+
+    def _taught(self, output: DenseOutput, targets: Sequence[Targets]) -> LossSums:
+        sums = self.criterion(output, targets)
+        if self.weights.boxes:
+            return sums
+        # Nothing to learn, and nothing in what the boxes of the labels are divided by.
+        none = torch.zeros_like(sums.box)
+        return replace(sums, box=none, centerness=none, box_weights=none)
 
     @torch.no_grad()
     def pseudo_label(self, images: ImageBatch) -> list[PseudoLabels]:

@@ -254,6 +254,9 @@ def expected_loss(built: DSL, world: World, weights: Weights, *, scale_weight: f
     if weights.half_view:
         taught = taught + CRITERION(half, halved(pseudo, [(30, 25), (32, 32)]))
     assert taught.num_positives > 3
+    if not weights.boxes:
+        none = torch.zeros(())
+        taught = replace(taught, box=none, centerness=none, box_weights=none)
     count_s, count_u = supervised.num_positives, taught.num_positives
     weight_s, weight_u = supervised.box_weights.detach(), taught.box_weights.detach()
     if weights.normaliser == "joint":
@@ -353,6 +356,26 @@ def test_without_half_view_and_scale_the_half_image_is_not_even_shown() -> None:
         built(Batch(labeled(), here.batch))["loss"], expected, rtol=1e-4, atol=1e-5
     )
     assert [tuple(i.images.shape[-2:]) for i in seen.inputs] == [(64, 64), (64, 64)]
+
+
+@pytest.mark.parametrize("normaliser", ["joint", "separate"])
+@pytest.mark.parametrize("half_view", [True, False])
+def test_of_pseudo_labels_perhaps_classes_alone_are_learned(
+    normaliser: Any, half_view: bool
+) -> None:
+    weights = Weights(scale=0.0, normaliser=normaliser, half_view=half_view, boxes=False)
+    built, here = method(weights), world()
+    expected = expected_loss(built, here, weights, scale_weight=0.0)
+    seen = Recorder(built.student)
+    losses = built(Batch(labeled(), here.batch))
+    torch.testing.assert_close(losses["loss"], expected, rtol=1e-4, atol=1e-5)
+    losses["loss"].backward()
+    of_labels, *of_views = seen.outputs
+    assert len(of_views) == 1 + half_view
+    for output in of_views:
+        assert all((m.grad != 0).any() for m in output.class_logits)
+        assert all(m.grad is None for m in (*output.distances, *output.centerness))
+    assert any((m.grad != 0).any() for m in of_labels.distances)
 
 
 def test_alpha_weighs_the_unlabeled_part() -> None:

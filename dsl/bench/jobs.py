@@ -7,6 +7,7 @@ the rounding of sums.
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.queues import SimpleQueue
@@ -50,10 +51,19 @@ def train_apart(runner: Runner, wanted: Sequence[Wanted], *, jobs: int, console:
 
 
 def _take_share(shares: "SimpleQueue[list[int]]", threads: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     mine = shares.get()
     if mine:
         os.sched_setaffinity(0, mine)
     torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """Who is killed cannot stop its jobs: each would train on for hours, unseen, and write over
+    what a second try writes."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _train(runner: Runner, dataset: Dataset, arm: Arm, seed: int) -> Cell:

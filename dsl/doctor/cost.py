@@ -59,7 +59,8 @@ def check_cost(case: Case) -> Iterator[Finding]:
     step *= (1 + BACKWARD) * work.trained + work.looked_at
     free, steps = free_memory(device), case.length.steps
     days = 0.0 if steps is None else steps * step / 86400
-    told = f"about {memory / _GB:.1f} of {free / _GB:.1f} GB of free memory, {step:.2g} s a step"
+    rounded = float(f"{step:.2g}")  # two digits, but 260 and not 2.6e+02
+    told = f"about {memory / _GB:.1f} of {free / _GB:.1f} GB of free memory, {rounded:g} s a step"
     told += f" on {device.type} in fp32, as busy as it is now"
     if steps is not None:
         told += f", {_duration(steps * step)} in all"

@@ -13,6 +13,7 @@ from PIL import Image
 
 from dsl import api
 from dsl.config import load_config
+from dsl.doctor import cost
 from dsl.doctor.case import Case, open_case
 from dsl.doctor.checks import CHECKS, examine
 from dsl.doctor.cost import check_cost
@@ -268,6 +269,20 @@ def test_more_memory_than_there_is(setup: Setup) -> None:
     [finding] = check_cost(setup.case())
     assert finding.level == "warning"
     assert "optim.accumulate=2" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0123, "0.012 s"), (1.26, "1.3 s"), (263, "260 s")]
+)
+def test_the_time_of_a_step_is_told_in_plain_digits(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, seconds: float, told: str
+) -> None:
+    monkeypatch.setattr(cost, "pixels_of", lambda case: cost.PROBE**2)
+    monkeypatch.setattr(cost, "work_of", lambda case: cost.Work(0.0, 1.0))
+    monkeypatch.setattr(cost, "measure", lambda *_: cost.Probe(1, 1, seconds))
+    setup.set(optim__batch=1)
+    [finding] = check_cost(setup.case())
+    assert f", {told} a step" in finding.message
 
 
 def test_labels_of_unlabeled_images_are_told_to_measure_only(setup: Setup) -> None:

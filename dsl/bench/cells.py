@@ -1,9 +1,9 @@
 """Trained cells of a comparison: data set x arm x seed, each trained once and kept.
 
-A finished cell is a JSON file, keyed by its settings and by the code that trains, so that a stopped
-run goes on; delete a file to train it anew. All arms of a data set share backbone, augmentation of
-the labeled images and optimizer steps; the averaged weights of the last step are measured, nothing
-is selected by score.
+A finished cell is a JSON file, keyed by its settings and by the code that trains; delete it to
+train the cell anew. A stopped comparison goes on, in the middle of a cell too. All arms of a data
+set share backbone, augmentation of the labeled images and optimizer steps; the averaged weights of
+the last step are measured, nothing is selected by score.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from dsl import api
 from dsl.config import load_config, own_settings
 from dsl.data.split_pairs import write_split
 from dsl.errors import UserError
+from dsl.training import Outcome
 
 PACKAGE = Path(__file__).parents[1]
 # What changes a trained weight; the rest of the package may change without retraining. Recipes are
@@ -112,17 +113,11 @@ class Runner:
         if kept is not None:
             return kept
         key = self._key(dataset, arm, seed)  # of the code as it is now, not when the training ends
-        run = self.run_folder(dataset, arm, seed)
-        shutil.rmtree(run, ignore_errors=True)
         console.print(f"{dataset.name}: {arm.name}, {arm.percent:g} % labeled, seed {seed}")
-        labeled, unlabeled = self._split(dataset, arm, seed)
-        outcome = api.train(
-            labeled, unlabeled=unlabeled if arm.method == "dsl" else None, out=run,
-            val=dataset.folder / "val.json", recipe=dataset.recipe,
-            settings=self._settings(arm, seed), console=console,
-        )  # fmt: skip
+        outcome = self._train(dataset, arm, seed, key=key, console=console)
         if not outcome.finished:
             raise KeyboardInterrupt
+        run = self.run_folder(dataset, arm, seed)
         tested = api.evaluate(run / "last.pt", dataset.test, store=False)
         cell = Cell(
             key=key, data=dataset.name, arm=arm.name,
@@ -134,7 +129,26 @@ class Runner:
         file = self._file(dataset, arm, seed)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(cell), indent=2) + "\n")
+        _begun(run).unlink()
         return cell
+
+    def _train(
+        self, dataset: Dataset, arm: Arm, seed: int, *, key: str, console: Console
+    ) -> Outcome:
+        """Trained anew, or gone on with where a stopped training of this key was last saved."""
+        run = self.run_folder(dataset, arm, seed)
+        begun = _begun(run)
+        labeled, unlabeled = self._split(dataset, arm, seed)
+        if (run / "last.pt").is_file() and begun.is_file() and begun.read_text() == key:
+            return api.resume(run, console=console)
+        shutil.rmtree(run, ignore_errors=True)
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        begun.write_text(key)
+        return api.train(
+            labeled, unlabeled=unlabeled if arm.method == "dsl" else None, out=run,
+            val=dataset.folder / "val.json", recipe=dataset.recipe,
+            settings=self._settings(arm, seed), console=console,
+        )  # fmt: skip
 
     def run_folder(self, dataset: Dataset, arm: Arm, seed: int) -> Path:
         return self.work / self._file(dataset, arm, seed).stem
@@ -171,6 +185,11 @@ class Runner:
         shutil.rmtree(out, ignore_errors=True)
         files = write_split(dataset.folder / "train.json", out, percent=arm.percent, seed=seed)
         return files.labeled, files.unlabeled
+
+
+def _begun(run: Path) -> Path:
+    """Holds the key of the training in this run folder, until its cell is written."""
+    return run.with_name(f"{run.name}.key")
 
 
 def code_hash(*names: str) -> str:

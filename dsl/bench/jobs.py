@@ -67,7 +67,8 @@ def _end_with_parent() -> None:
 
 
 def _train(runner: Runner, dataset: Dataset, arm: Arm, seed: int) -> Cell:
-    log = runner.run_folder(dataset, arm, seed).with_suffix(".log")
+    run = runner.run_folder(dataset, arm, seed)
+    log = run.with_name(f"{run.name}.log")  # a share of 2.5 % has a dot in its name
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
         return runner.cell(dataset, arm, seed, console=Console(file=file, width=100))

@@ -1,6 +1,10 @@
 """`dsl bench` from plan to pages, with real (very short) trainings."""
 
 import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +73,57 @@ def test_rows_of_the_same_settings_share_one_training(tmp_path: Path) -> None:
     assert runner.kept(dataset, Arm("twin", percent=25, settings=twin.settings), 0) is None
     elsewhere = Dataset("digits", "digits", dataset.folder)
     assert runner.kept(elsewhere, twin, 0) is None
+
+
+ONE_CELL = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from dsl.bench.cells import Arm, Dataset, Runner
+
+scenes, folder, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+arm = Arm("dsl", percent=50, settings={"run.save_every": 1})
+dataset = Dataset("digits", "digits", scenes)
+Runner(folder / "cells", folder / "work", steps).cell(dataset, arm, 0, console=Console(quiet=True))
+"""
+
+
+def test_a_killed_cell_goes_on_and_a_deleted_one_is_trained_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 8
+    scenes = digit_scenes(tmp_path, quick=True)
+    script, killed, whole = tmp_path / "cell.py", tmp_path / "killed", tmp_path / "whole"
+    script.write_text(ONE_CELL)
+    training = subprocess.Popen([sys.executable, script, scenes, killed, str(steps)])
+    try:
+        end = time.monotonic() + 120
+        while not list(killed.glob("work/digits-*/last.pt")) and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        training.kill()
+        training.wait()
+    assert not list(killed.glob("cells/*"))
+    subprocess.run([sys.executable, script, scenes, whole, str(steps)], check=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("trained anew")
+
+    monkeypatch.setattr(cells_module.api, "train", refuse)
+    arm = Arm("dsl", percent=50, settings={"run.save_every": 1})
+    dataset = Dataset("digits", "digits", scenes)
+    cell = cells_module.Runner(killed / "cells", killed / "work", steps).cell(
+        dataset, arm, 0, console=QUIET
+    )
+    [file] = whole.glob("cells/*")
+    uninterrupted = cells_module.Cell(**json.loads(file.read_text()))
+    assert replace(cell, seconds=0) == replace(uninterrupted, seconds=0)
+    [file] = killed.glob("cells/*")
+    file.unlink()
+    with pytest.raises(AssertionError, match="trained anew"):
+        cells_module.Runner(killed / "cells", killed / "work", steps).cell(
+            dataset, arm, 0, console=QUIET
+        )
 
 
 def test_a_cell_is_kept_for_the_code_that_it_was_begun_with(

@@ -78,9 +78,11 @@ def test_rows_of_the_same_settings_share_one_training(tmp_path: Path) -> None:
 ONE_CELL = """
 import sys
 from pathlib import Path
+import torch
 from rich.console import Console
 from dsl.bench.cells import Arm, Dataset, Runner
 
+torch.set_num_threads(1)  # as in the tests: sums are rounded alike
 scenes, folder, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 arm = Arm("dsl", percent=50, settings={"run.save_every": 1})
 dataset = Dataset("digits", "digits", scenes)

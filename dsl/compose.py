@@ -75,9 +75,9 @@ def build_method(config: Config, detector: FCOS) -> Method:
             detector, criterion, keep_rate=config.optim.keep_rate, shared_counts=shared
         )
     teaching = config.teaching
-    if teaching.thresholds == "single" and teaching.metanet_rule == "odds":
+    if teaching.thresholds == "single" and teaching.metanet_rule == "names":
         raise UserError(
-            "teaching.metanet_rule = 'odds': a single threshold has no band for what is doubted; "
+            "teaching.metanet_rule = 'names': a single threshold has no band for what is doubted; "
             "--set teaching.metanet_rule=bar, or other thresholds"
         )
     weights = Weights(
@@ -90,7 +90,7 @@ def build_method(config: Config, detector: FCOS) -> Method:
     return DSL(
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
         metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
-        one_class=teaching.one_class, weigh=teaching.metanet_rule == "odds",
+        one_class=teaching.one_class, names=teaching.metanet_rule == "names",
     )  # fmt: skip
 
 

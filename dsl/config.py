@@ -128,9 +128,9 @@ class TeachingConfig(_Section):
     """Of that pretrained backbone: "auto" finds them, or a file."""
     metanet_bar: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
     """Least cosine similarity to the class; "auto": what 95 % of the labeled instances reach."""
-    metanet_rule: Literal["bar", "odds"] = "bar"
-    """"bar": what looks unlike its class is put aside (the paper). "odds": the score is multiplied
-    by the probability of its class among all classes, as MetaNet sees it."""
+    metanet_rule: Literal["bar", "names"] = "bar"
+    """"bar": what looks unlike its class is put aside (the paper). "names": an object is taught as
+    the class that detector and MetaNet find likeliest together."""
     metanet_crop: PositiveInt = 64
     """Side of the crops that it looks at, in pixels."""
     shuffle_rounds: Annotated[int, Field(ge=0)] = 2

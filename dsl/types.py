@@ -68,6 +68,24 @@ class Detections:
         return Detections(self.boxes.cpu(), self.scores.cpu(), self.labels.cpu())
 
 
+@dataclass(frozen=True)
+class Objects:
+    """What a detector found in one image, each with its scores as every class."""
+
+    boxes: Tensor  # (M, 4) float
+    scores: Tensor  # (M, C) float
+
+    def __post_init__(self) -> None:
+        count = len(self.boxes)
+        _check(self.boxes.shape == (count, 4), f"boxes: expected (M, 4), got {self.boxes.shape}")
+        _check(
+            self.scores.ndim == 2 and len(self.scores) == count, f"scores: expected ({count}, C)"
+        )
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
 def ragged_rows(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Of columns where item i owns the rows offsets[i]:offsets[i + 1], the rows of the chosen
     items one after another, and the offsets of the result."""

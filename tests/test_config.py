@@ -106,13 +106,13 @@ def test_reading_settings_and_images_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_odds_without_a_band_between_the_bars_are_refused() -> None:
+def test_names_without_a_band_between_the_bars_are_refused() -> None:
     from dsl.compose import build_detector, build_method
 
-    odds = {"method": "dsl", "model.weights": "none", "teaching.metanet_weights": "none"}
-    config = load_config("small", odds | {"teaching.thresholds": "single"})
+    plain = {"method": "dsl", "model.weights": "none", "teaching.metanet_weights": "none"}
+    config = load_config("small", plain | {"teaching.thresholds": "single"})
     with pytest.raises(UserError, match="metanet_rule=bar"):
         build_method(config, build_detector(config, 2))
-    row = load_config("small", odds | own_settings("ablations/single-1"))
+    row = load_config("small", plain | own_settings("ablations/single-1"))
     assert row.teaching.thresholds == "single"
     build_method(row, build_detector(row, 2))

@@ -17,9 +17,9 @@ from dsl.methods.base import Losses, Method, counts_of, mean_over_ranks, normali
 from dsl.models.decode import Decoder
 from dsl.models.fcos import FCOS
 from dsl.models.losses import Criterion, LossSums
-from dsl.ssod.adaptive_filter import Policy
+from dsl.ssod.adaptive_filter import Partition, Policy
 from dsl.ssod.metanet import MetaNet
-from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry, weighed
+from dsl.ssod.pseudo_labels import PseudoLabels, best_of_rivals, carry, named
 from dsl.ssod.scale_consistency import Space, halve_images, scale_consistency
 from dsl.ssod.teacher import make_teacher, update_teacher
 from dsl.ssod.telemetry import Telemetry
@@ -53,12 +53,12 @@ class DSL(Method):
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
         metanet: MetaNet | None, weights: Weights, shared_counts: bool = True,
-        one_class: bool = False, weigh: bool = False,
+        one_class: bool = False, names: bool = False,
     ) -> None:  # fmt: skip
-        """`one_class`: of boxes that lie on each other, only the best is taught. `weigh`: MetaNet's
-        opinion is part of every score, instead of a bar that foreground must pass."""
+        """`one_class`: of boxes that lie on each other, only the best is taught. `names`: MetaNet
+        has a say in the class of every object, instead of a bar that foreground must pass."""
         super().__init__()
-        self.shared_counts, self.one_class, self.weigh = shared_counts, one_class, weigh
+        self.shared_counts, self.one_class, self.names = shared_counts, one_class, names
         self.student, self.teacher = detector, make_teacher(detector)
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
@@ -130,37 +130,39 @@ class DSL(Method):
     def pseudo_label(self, images: ImageBatch) -> list[PseudoLabels]:
         """What the teacher says of weak views, filtered."""
         output: DenseOutput = self.teacher(images)
+        if self.metanet is not None and self.names:
+            return self._named(images, output, self.metanet)
         found = self.decoder(output, images.sizes)
-        rejected: Sequence[Tensor] | None = None
-        if self.metanet is not None and self.weigh:
-            found, rejected = self._weighed(images, found, self.metanet)
-        parts = [self.policy.split(d.scores, d.labels) for d in found]
-        if self.one_class:
-            iou = self.decoder.nms_iou
-            parts = [best_of_rivals(*each, iou=iou) for each in zip(found, parts, strict=True)]
-        if rejected is not None:  # by their scores they are ignored already
-            each_image = zip(found, parts, rejected, strict=True)
-            return [PseudoLabels(d, *part, outweighed) for d, part, outweighed in each_image]
+        parts = [self._split(detections) for detections in found]
         doubts: Sequence[Tensor | None] = [None] * len(found)
         if self.metanet is not None:
             doubts = self.metanet.doubtful(images, found, [p.foreground for p in parts])
         return [PseudoLabels.of(*each) for each in zip(found, parts, doubts, strict=True)]
 
-    def _weighed(
-        self, images: ImageBatch, found: Sequence[Detections], metanet: MetaNet
-    ) -> tuple[list[Detections], list[Tensor]]:
-        """Detections with MetaNet's odds in their scores, best first, and which of them would have
-        been foreground without. Only what may be foreground is looked at: odds raise no score."""
-        own = [self.policy.split(d.scores, d.labels).foreground for d in found]
-        odds = metanet.odds(images, found, own)
-        seen, outweighed = [], []
-        for detections, likely, before in zip(found, odds, own, strict=True):
-            scores = weighed(detections.scores, likely, background=self.policy.background)
+    def _named(
+        self, images: ImageBatch, output: DenseOutput, metanet: MetaNet
+    ) -> list[PseudoLabels]:
+        """MetaNet is asked about what may be foreground: it makes no score higher. Rejected is what
+        would have been foreground by the detector's own name for it."""
+        background, bar = self.policy.background, float(self.policy.thresholds().min())
+        found = self.decoder.objects(output, images.sizes, least=background)
+        asked = [objects.scores.amax(dim=1) >= bar for objects in found]
+        boxes = [objects.boxes[mask] for objects, mask in zip(found, asked, strict=True)]
+        pseudo = []
+        for objects, mask, answer in zip(found, asked, metanet.odds(images, boxes), strict=True):
+            odds = torch.ones_like(objects.scores)
+            odds[mask] = answer.to(odds)
+            scores, labels = named(objects, odds, background=background)
             order = scores.argsort(descending=True, stable=True)
-            seen.append(Detections(detections.boxes, scores, detections.labels)[order])
-            after = self.policy.split(seen[-1].scores, seen[-1].labels).foreground
-            outweighed.append(before[order] & ~after)
-        return seen, outweighed
+            detections = Detections(objects.boxes, scores, labels)[order]
+            part = self._split(detections)
+            before = self.policy.split(*objects.scores.max(dim=1)).foreground[order]
+            pseudo.append(PseudoLabels(detections, *part, before & ~part.foreground))
+        return pseudo
+
+    def _split(self, found: Detections) -> Partition:
+        part = self.policy.split(found.scores, found.labels)
+        return best_of_rivals(found, part, iou=self.decoder.nms_iou) if self.one_class else part
 
     def after_step(self, step: int) -> None:
         update_teacher(self.teacher, self.student, keep_rate=self.weights.keep_rate, step=step)

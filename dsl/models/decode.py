@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms
+from torchvision.ops import batched_nms, nms
 
 from dsl.models.assign import Locations, locate, to_boxes
 from dsl.models.losses import flatten
-from dsl.types import DenseOutput, Detections
+from dsl.types import DenseOutput, Detections, Objects
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,13 @@ class Decoder:
     @torch.no_grad()
     def __call__(self, output: DenseOutput, sizes: Tensor) -> list[Detections]:
         """One Detections per image; boxes clipped to `sizes`, (N, 2) height and width."""
-        shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
-        device = output.class_logits[0].device
-        locations = locate(shapes, output.strides, device)
-        logits = flatten(output.class_logits).float()  # (N, L, C)
-        distances = flatten(output.distances).float()  # (N, L, 4)
-        centerness = flatten(output.centerness).float().squeeze(-1)  # (N, L)
-        return [
-            self._one(locations, *maps)
-            for maps in zip(logits, distances, centerness, sizes, strict=True)
-        ]
+        return [self._one(*maps) for maps in zip(*_flat(output), sizes, strict=True)]
+
+    @torch.no_grad()
+    def objects(self, output: DenseOutput, sizes: Tensor, *, least: float) -> list[Objects]:
+        """One Objects per image: of boxes that lie on each other, whatever their classes, the best.
+        `least`: what its best score exceeds."""
+        return [self._all(*maps, least) for maps in zip(*_flat(output), sizes, strict=True)]
 
     def _one(
         self,
@@ -50,14 +47,27 @@ class Decoder:
         scores = logits[place, label].sigmoid() * centerness[place].sigmoid()
         best = self._best_per_level(scores, locations.levels[place])
         place, label, scores = place[best], label[best], scores[best]
-        reach = distances[place] * locations.strides[place, None]
-        boxes = to_boxes(locations.points[place], reach)
-        limit = size.flip(0).repeat(2).to(boxes.dtype)  # width, height, width, height
-        boxes = torch.minimum(boxes.clamp(min=0), limit)
-        real = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)  # locations in the padding leave nothing
+        boxes, real = _boxes(locations, distances, place, size)
         boxes, scores, label = boxes[real], scores[real], label[real]
         keep = batched_nms(boxes, scores, label, self.nms_iou)[: self.max_detections]
         return Detections(boxes[keep], scores[keep], label[keep])
+
+    def _all(
+        self,
+        locations: Locations,
+        logits: Tensor,
+        distances: Tensor,
+        centerness: Tensor,
+        size: Tensor,
+        least: float,
+    ) -> Objects:
+        scores = logits.sigmoid() * centerness.sigmoid()[:, None]  # (L, C)
+        place = (scores.amax(dim=1) > least).nonzero().squeeze(1)  # (K,)
+        best = self._best_per_level(scores[place].amax(dim=1), locations.levels[place])
+        boxes, real = _boxes(locations, distances, place[best], size)
+        boxes, scores = boxes[real], scores[place[best]][real]
+        keep = nms(boxes, scores.amax(dim=1), self.nms_iou)[: self.max_detections]
+        return Objects(boxes[keep], scores[keep])
 
     def _best_per_level(self, scores: Tensor, levels: Tensor) -> Tensor:
         """Positions of the highest scores of each level."""
@@ -68,3 +78,26 @@ class Decoder:
             at = (levels == level).nonzero().squeeze(1)
             chosen.append(at[scores[at].topk(min(self.per_level, len(at))).indices])
         return torch.cat(chosen)
+
+
+def _flat(
+    output: DenseOutput,
+) -> tuple[list[Locations], Tensor, Tensor, Tensor]:
+    """For each image the locations (L); class logits (N, L, C), distances (N, L, 4), centerness
+    (N, L)."""
+    shapes = [(m.shape[-2], m.shape[-1]) for m in output.class_logits]
+    locations = locate(shapes, output.strides, output.class_logits[0].device)
+    logits = flatten(output.class_logits).float()
+    distances = flatten(output.distances).float()
+    centerness = flatten(output.centerness).float().squeeze(-1)
+    return [locations] * len(logits), logits, distances, centerness
+
+
+def _boxes(
+    locations: Locations, distances: Tensor, place: Tensor, size: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Boxes (K, 4) of the locations at `place`, within the image, and which of them are any."""
+    boxes = to_boxes(locations.points[place], distances[place] * locations.strides[place, None])
+    limit = size.flip(0).repeat(2).to(boxes.dtype)  # width, height, width, height
+    boxes = torch.minimum(boxes.clamp(min=0), limit)
+    return boxes, (boxes[:, 2:] > boxes[:, :2]).all(dim=1)  # none in the padding

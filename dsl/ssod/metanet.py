@@ -79,38 +79,28 @@ class MetaNet(nn.Module):
         self, images: ImageBatch, found: Sequence[Detections], foreground: Sequence[Tensor]
     ) -> list[Tensor]:
         """Of each image's M detections, which are foreground and unlike their class: (M,) bool."""
-        vectors, labels = self._look(images, found, foreground)
+        chosen = [d[mask] for d, mask in zip(found, foreground, strict=True)]
+        vectors: Tensor = self.extractor(images, [d.boxes for d in chosen])  # (K, D)
+        labels = torch.cat([d.labels for d in chosen])
         alike = F.cosine_similarity(vectors, self.proxies[labels], dim=-1)
-        return _laid_out(alike < self.bars[labels], foreground, elsewhere=False)
+        return _laid_out(alike < self.bars[labels], foreground)
 
     @torch.no_grad()
-    def odds(
-        self, images: ImageBatch, found: Sequence[Detections], asked: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Of each image's M detections that are asked about, the probability of their class among
-        all classes with labels: softmax of the cosines. (M,); 1 for the others, and for those of a
-        class without labels."""
-        vectors, labels = self._look(images, found, asked)
-        cosines = F.cosine_similarity(vectors[:, None], self.proxies, dim=-1)  # (K, C)
-        known = self.bars > NO_BAR
-        odds = (SHARPNESS * cosines).masked_fill(~known, -torch.inf).softmax(dim=1)
-        own = odds.gather(1, labels[:, None]).squeeze(1)
-        return _laid_out(torch.where(known[labels], own, 1.0), asked, elsewhere=1.0)
-
-    def _look(
-        self, images: ImageBatch, found: Sequence[Detections], asked: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Vectors (K, width) and classes (K,) of the detections that are asked about."""
-        chosen = [d[mask] for d, mask in zip(found, asked, strict=True)]
-        vectors: Tensor = self.extractor(images, [d.boxes for d in chosen])
-        return vectors, torch.cat([d.labels for d in chosen])
+    def odds(self, images: ImageBatch, boxes: Sequence[Tensor]) -> list[Tensor]:
+        """Of each image's M boxes the probabilities of all classes, (M, C): softmax of the cosines;
+        next to nothing for a class without labels."""
+        vectors: Tensor = self.extractor(images, boxes)  # (M of all images, D)
+        cosines = F.cosine_similarity(vectors[:, None], self.proxies, dim=-1)
+        cosines = cosines.masked_fill(self.bars == NO_BAR, NO_BAR)
+        odds = (SHARPNESS * cosines).softmax(dim=1)
+        return list(torch.split(odds, [len(of_image) for of_image in boxes]))
 
 
-def _laid_out(values: Tensor, asked: Sequence[Tensor], *, elsewhere: float) -> list[Tensor]:
-    """Values (K,) of the instances that were asked about, among all (M,) of each image."""
+def _laid_out(doubted: Tensor, asked: Sequence[Tensor]) -> list[Tensor]:
+    """Answers (K,) about the instances that were asked about, among all (M,) of each image."""
     laid, counts = [], [int(mask.sum()) for mask in asked]
-    for mask, part in zip(asked, torch.split(values, counts), strict=True):
-        whole = torch.full(mask.shape, elsewhere, dtype=values.dtype, device=values.device)
+    for mask, part in zip(asked, torch.split(doubted, counts), strict=True):
+        whole = torch.zeros_like(mask)
         whole[mask] = part
         laid.append(whole)
     return laid

@@ -13,7 +13,7 @@ from torchvision.ops import nms
 
 from dsl.geometry import clip, move_targets
 from dsl.ssod.adaptive_filter import Partition
-from dsl.types import Detections, Operation, Targets
+from dsl.types import Detections, Objects, Operation, Targets
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ class PseudoLabels:
         return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
 
 
-def weighed(scores: Tensor, odds: Tensor, *, background: float) -> Tensor:
-    """Scores times the odds of their classes, both (M,). What was more than background stays so:
-    who doubts the class has not said that nothing is there."""
-    least = torch.nextafter(scores.new_tensor(background), scores.new_tensor(1.0))
-    return torch.where(scores > background, torch.maximum(scores * odds, least), scores)
+def named(objects: Objects, odds: Tensor, *, background: float) -> tuple[Tensor, Tensor]:
+    """Scores and labels, (M,) both, of objects by the names that detector and MetaNet, whose `odds`
+    are (M, C), find likeliest together: max(s) * p_k, with p proportional to sqrt(s) * odds. All
+    stay more than background: who doubts the class has not said that nothing is there."""
+    belief = objects.scores.sqrt() * odds
+    shares, labels = (belief / belief.sum(dim=1, keepdim=True)).max(dim=1)
+    least = torch.nextafter(shares.new_tensor(background), shares.new_tensor(1.0))
+    return (objects.scores.amax(dim=1) * shares).maximum(least), labels
 
 
 def best_of_rivals(found: Detections, part: Partition, *, iou: float) -> Partition:

@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,13 +67,13 @@ def _detector(num_classes: int, seed: int) -> FCOS:
 def method(
     weights: Weights | None = None, *, policy: Policy = FIXED, metanet: MetaNet | None = None,
     num_classes: int = 3, seed: int = 0, started: bool = True, one_class: bool = False,
-    weigh: bool = False,
+    names: bool = False,
 ) -> DSL:  # fmt: skip
     """With another teacher than student, as after some steps, so that it is told who is asked."""
     detector = copy.deepcopy(_detector(num_classes, seed))
     built = DSL(
         detector, CRITERION, decoder=DECODER, policy=copy.deepcopy(policy), metanet=metanet,
-        weights=weights or Weights(), one_class=one_class, weigh=weigh,
+        weights=weights or Weights(), one_class=one_class, names=names,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -690,38 +691,40 @@ def test_what_the_metanet_doubts_is_ignored_not_background() -> None:
 
 
 class Sides(nn.Module):
-    """What lies on the left looks one way, on the right another."""
+    """What lies on the left looks one way, on the right another, and in the middle between."""
 
     def forward(self, images: ImageBatch, boxes: Sequence[Tensor]) -> Tensor:
-        middle = torch.cat(list(boxes))[:, 0::2].mean(dim=1)
-        return torch.stack([middle < 32, middle >= 32], dim=1).float()
+        angle = torch.cat(list(boxes))[:, 0::2].mean(dim=1) / 32
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
-def test_odds_take_the_wrong_class_out_of_what_is_taught() -> None:
+def test_metanet_names_what_the_detector_found() -> None:
     """Class 0 is on the left, class 1 on the right, class 2 has no labels."""
     metanet = MetaNet(3, Sides(), width=2, bar="auto", saved=False)
     sides = target([[2.0, 8, 22, 28], [40.0, 8, 60, 28]], [0, 1])
     metanet.learn([labeled((sides, sides))])
-    weighing, trusting = method(metanet=metanet, weigh=True), method()
-    weak, wrong = weak_of(plain_batch()), 0
-    for weighed, trusted in zip(
-        weighing.pseudo_label(weak), trusting.pseudo_label(weak), strict=True
-    ):
-        found = trusted.detections
-        left = found.boxes[:, 0::2].mean(dim=1) < 32
-        doubted = ((found.labels == 0) & ~left) | ((found.labels == 1) & left)
-        taught = {tuple(b.tolist()) for b in found.boxes[trusted.foreground & ~doubted]}
-        kept = weighed.detections.boxes
-        assert {tuple(b.tolist()) for b in kept[weighed.foreground]} == taught
-        ignored = (trusted.foreground & doubted) | trusted.ignored
-        assert {tuple(b.tolist()) for b in kept[weighed.ignored]} == {
-            tuple(b.tolist()) for b in found.boxes[ignored]
-        }
-        rejected = {tuple(b.tolist()) for b in kept[weighed.rejected]}
-        assert rejected == {tuple(b.tolist()) for b in found.boxes[trusted.foreground & doubted]}
-        assert not (weighed.foreground & weighed.ignored).any()
-        wrong += len(rejected)
-    assert wrong > 0
+    naming, images = method(metanet=metanet, names=True), weak_of(plain_batch())
+    objects = DECODER.objects(naming.teacher(images), images.sizes, least=0.1)
+    renamed = rejected = 0
+    for pseudo, found in zip(naming.pseudo_label(images), objects, strict=True):
+        fates: dict[tuple[float, ...], tuple[int, bool, bool]] = {}
+        for box, scores in zip(found.boxes.tolist(), found.scores.tolist(), strict=True):
+            middle, best = (box[0] + box[2]) / 2, max(scores)
+            odds = [math.exp(10 * math.cos((middle - side) / 32)) for side in (12, 50)] + [0.0]
+            belief = [score**0.5 * o for score, o in zip(scores, odds, strict=True)]
+            label = belief.index(max(belief)) if best >= 0.3 else scores.index(best)
+            taught = best >= 0.3 and best * max(belief) / sum(belief) >= 0.3
+            fates[tuple(box)] = (label, taught, best >= 0.3 and not taught)
+            renamed += taught and label != scores.index(best)
+        assert len(fates) == len(pseudo.detections)
+        assert (pseudo.foreground ^ pseudo.ignored).all()  # nothing found is background
+        for i, box in enumerate(pseudo.detections.boxes.tolist()):
+            seen = (pseudo.detections.labels[i], pseudo.foreground[i], pseudo.rejected[i])
+            assert tuple(map(int, seen)) == tuple(map(int, fates[tuple(box)]))
+        assert (pseudo.detections.scores.diff() <= 0).all()
+        rejected += int(pseudo.rejected.sum())
+    assert renamed > 0
+    assert rejected > 0
 
 
 def test_of_boxes_on_one_object_the_best_is_taught_alone() -> None:

@@ -72,11 +72,46 @@ def test_equals_the_slow_loop(decoder: Decoder) -> None:
         torch.testing.assert_close(found[image].boxes, torch.tensor([b for _, _, b in wanted]))
 
 
+@pytest.mark.parametrize("least", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize("decoder", [Decoder(), Decoder(per_level=5, max_detections=7)])
+def test_objects_equal_a_slow_loop(decoder: Decoder, least: float) -> None:
+    output, sizes = random_output(), [(48, 64), (41, 50)]
+    places = locate(SHAPES, STRIDES, torch.device("cpu"))
+    found = decoder.objects(output, torch.tensor(sizes), least=least)
+    for image, (height, width) in enumerate(sizes):
+        logits, reach = flatten(output.class_logits)[image], flatten(output.distances)[image]
+        centerness = flatten(output.centerness)[image, :, 0]
+        candidates: list[tuple[list[float], list[float]]] = []
+        for level in range(5):
+            here = []
+            for k in (places.levels == level).nonzero().flatten().tolist():
+                middle = 1 / (1 + math.exp(-centerness[k].item()))
+                scores = [middle / (1 + math.exp(-v)) for v in logits[k].tolist()]
+                x, y = places.points[k].tolist()
+                left, top, right, bottom = (reach[k] * STRIDES[level]).tolist()
+                box = [max(0, x - left), max(0, y - top), min(width, x + right),
+                       min(height, y + bottom)]  # fmt: skip
+                if max(scores) > least:
+                    here.append((scores, box))
+            best = sorted(here, key=lambda each: -max(each[0]))[: decoder.per_level]
+            candidates += [(s, b) for s, b in best if b[2] > b[0] and b[3] > b[1]]
+        kept: list[tuple[list[float], list[float]]] = []
+        for scores, box in sorted(candidates, key=lambda each: -max(each[0])):
+            if all(iou(box, other) <= decoder.nms_iou for _, other in kept):
+                kept.append((scores, box))
+        kept = kept[: decoder.max_detections]
+        assert len(kept) > 1
+        torch.testing.assert_close(found[image].scores, torch.tensor([s for s, _ in kept]))
+        torch.testing.assert_close(found[image].boxes, torch.tensor([b for _, b in kept]))
+
+
 def test_nothing_above_the_bar_is_no_detection() -> None:
     output = random_output()
     silent = DenseOutput(
         [m - 50 for m in output.class_logits], output.distances, output.centerness, STRIDES
     )
+    [nothing, _] = Decoder().objects(silent, torch.tensor([[48, 64], [48, 64]]), least=0.05)
+    assert nothing.scores.shape == (0, 3)
     found = Decoder()(silent, torch.tensor([[48, 64], [48, 64]]))
     assert [len(f) for f in found] == [0, 0]
     assert found[0].boxes.shape == (0, 4)

@@ -315,18 +315,18 @@ def test_odds_are_the_softmax_of_the_cosines_to_all_classes_with_labels(seed: in
     metanet = net(table)
     metanet.learn(batches)
     proxies = slow_proxies(table, batches, 4)
-    detections = found([(3, 0), (50, 1), (7, 2)], [], [(9, 3), (120, 0)])
-    asked = [torch.tensor([True, True, True]), torch.zeros(0, dtype=torch.bool),
-             torch.tensor([True, False])]  # fmt: skip
-    odds = metanet.odds(images(3), detections, asked)
-    assert [len(o) for o in odds] == [3, 0, 2]
-    others = {2, 120}  # a class without labels, a place that is not asked about
-    for image, own in zip(detections, odds, strict=True):
-        for i in range(len(image)):
-            place, label = int(image.boxes[i, 0]), int(image.labels[i])
+    places = [[3, 50, 7], [], [9]]
+    odds = metanet.odds(images(3), [boxes_of(rows) for rows in places])
+    assert [len(o) for o in odds] == [3, 0, 1]
+    for rows, of_image in zip(places, odds, strict=True):
+        for row, seen in zip(rows, of_image.tolist(), strict=True):
             power = {
-                k: math.exp(10 * slow_cosine(table[place].tolist(), proxies[k])) for k in (0, 1, 3)
+                k: math.exp(10 * slow_cosine(table[row].tolist(), proxies[k])) for k in (0, 1, 3)
             }
-            wanted = power[label] / sum(power.values()) if {label, place}.isdisjoint(others) else 1
-            assert float(own[i]) == pytest.approx(wanted, rel=1e-4)
-    assert metanet.extractor.asked[-1] == [3, 0, 1]  # nobody looks at what is not asked about
+            wanted = [power.get(k, 0.0) / sum(power.values()) for k in range(4)]
+            assert seen == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+
+
+def test_odds_without_any_labels_favour_no_class() -> None:
+    [odds] = net(torch.eye(4)).odds(images(1), [boxes_of([0, 2])])
+    assert torch.allclose(odds, torch.full((2, 4), 0.25))

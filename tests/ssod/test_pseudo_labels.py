@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dsl.geometry import Flip, PatchShuffle, Resize
 from dsl.ssod.adaptive_filter import FixedThreshold, Partition
-from dsl.ssod.pseudo_labels import PseudoLabels, carry, weighed
-from dsl.types import Detections, Targets
+from dsl.ssod.pseudo_labels import PseudoLabels, carry, named
+from dsl.types import Detections, Objects, Targets
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,26 @@ def test_all_background_gives_no_targets() -> None:
     assert len(PseudoLabels.of(found, split(found)).targets()) == 0
 
 
-def test_odds_lower_scores_but_never_make_background_of_more() -> None:
-    scores = torch.tensor([0.9, 0.5, 0.4, 0.1, 0.05])
-    seen = weighed(scores, torch.tensor([0.5, 1.0, 0.01, 0.5, 0.5]), background=0.1)
-    assert seen.tolist() == pytest.approx([0.45, 0.5, 0.1, 0.1, 0.05])
-    assert float(seen[2]) > 0.1  # still ignored, not background
-    assert float(seen[3]) == float(scores[3])  # was background
-    assert len(weighed(torch.zeros(0), torch.ones(0), background=0.1)) == 0
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_an_object_gets_the_name_that_detector_and_metanet_find_likeliest(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    scores = 0.06 + 0.9 * torch.rand(count, 5, generator=generator)
+    odds = torch.rand(count, 5, generator=generator).softmax(dim=1)
+    objects = Objects(torch.zeros(count, 4), scores)
+    seen, labels = named(objects, odds, background=0.05)
+    assert seen.shape == labels.shape == (count,)
+    for i in range(count):
+        belief = [scores[i, k].item() ** 0.5 * odds[i, k].item() for k in range(5)]
+        best = max(range(5), key=lambda k: belief[k])
+        assert labels[i] == best
+        wanted = max(scores[i].tolist()) * belief[best] / sum(belief)
+        assert float(seen[i]) == pytest.approx(max(wanted, 0.05), rel=1e-5)
+    own, own_labels = named(objects, torch.ones_like(odds), background=0.05)
+    assert own_labels.tolist() == scores.argmax(dim=1).tolist()  # who says nothing changes no name
+    assert (own <= scores.amax(dim=1)).all()
+
+
+def test_a_doubted_object_is_never_background() -> None:
+    objects = Objects(torch.zeros(1, 4), torch.tensor([[0.11, 0.11, 0.11]]))
+    seen, _ = named(objects, torch.full((1, 3), 1 / 3), background=0.1)
+    assert 0.1 < float(seen) < 0.1001

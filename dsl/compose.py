@@ -131,8 +131,9 @@ def build_metanet(config: Config, detector: FCOS) -> MetaNet | None:
 
 
 def build_model(checkpoint: Checkpoint, path: str | Path, *, device: str) -> Model:
-    """A detector in working order."""
-    config = config_of(checkpoint, path)
+    """A detector in working order. How it was taught does not matter any more, and may be said in
+    words of an earlier version."""
+    config = config_of(replace(checkpoint, settings={**checkpoint.settings, "teaching": {}}), path)
     network = build_detector(config, len(checkpoint.classes), restored=True)
     try:
         network.load_state_dict(checkpoint.weights)

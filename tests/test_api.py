@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import dsl
-from dsl.engine.checkpoint import load_checkpoint
+from dsl.engine.checkpoint import load_checkpoint, save_checkpoint
 from dsl.errors import UserError
 from dsl.inference import Model
 from dsl.models.decode import Decoder
@@ -57,6 +57,17 @@ def test_a_file_a_pillow_image_and_an_array_give_the_same(checkpoint: Path, tmp_
     torch.testing.assert_close(alone.boxes, several[0].boxes)
     assert alone.boxes[:, 2].max() <= picture.width
     assert model.classes == ("square", "bar")
+
+
+def test_a_detector_that_was_taught_in_ways_of_before_is_still_of_use(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    saved = load_checkpoint(checkpoint)
+    settings = {**saved.settings, "teaching": {"metanet_rule": "odds", "gone": 1}}
+    save_checkpoint(tmp_path / "old.pt", replace(saved, settings=settings))
+    image = np.zeros((48, 64, 3), np.uint8)
+    [old], [new] = (dsl.load(p)(image, threshold=0) for p in (tmp_path / "old.pt", checkpoint))
+    assert torch.equal(old.boxes, new.boxes)
 
 
 def test_thresholds_are_the_operating_points_unless_given(checkpoint: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def build_policy(config: Config, num_classes: int) -> Policy:
         return FixedThreshold(
             num_classes, background=teaching.background, foreground=teaching.foreground
         )
-    curve = CURVES[teaching.thresholds]
+    curve = replace(CURVES[teaching.thresholds], unseen=teaching.unseen)
     if teaching.curve is not None:
         factor, power, low, high = teaching.curve
         curve = replace(curve, factor=factor, power=power, low=low, high=high)

@@ -116,6 +116,9 @@ class TeachingConfig(_Section):
     curve: tuple[PositiveFloat, PositiveFloat, Share, Share] | None = None
     """Factor, power, least and largest bar of the ones that follow the teacher; "none": as their
     name says."""
+    unseen: Share = 0.3
+    """The bar of a class that was not taught lately, within the curve's limits. It must be passed
+    before the class's own bar can follow: where that is too much to ask, the class is never taught."""
     one_class: bool = True
     """Of foreground boxes that lie on each other, teach the best alone, whatever their classes; the
     others become ignored."""

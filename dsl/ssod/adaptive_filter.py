@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-UNSEEN = 0.3  # tau2 of a class that the window does not hold, within its curve's limits
+UNSEEN = 0.3  # tau2 of a class that the window does not hold
 
 
 class Partition(NamedTuple):
@@ -75,6 +75,7 @@ class Curve:
     power: float = 0.7
     low: float = 0.25
     high: float = 0.35
+    unseen: float = UNSEEN  # tau2 of a class that the window does not hold, between low and high
     per_class_mean: bool = True  # r_k divides by the mean count of a class; False: by all boxes
 
 
@@ -114,7 +115,7 @@ class AdaptiveThreshold(Policy):
             divisor = divisor / present.sum().clamp(min=1)
         share = self.sums.sum(dim=0) / divisor.clamp(min=1e-12)  # (C,)
         threshold = (curve.factor * share**curve.power).clamp(curve.low, curve.high)
-        return torch.where(present, threshold, min(max(UNSEEN, curve.low), curve.high))
+        return torch.where(present, threshold, min(max(curve.unseen, curve.low), curve.high))
 
     def observe(self, rows: Tensor) -> None:
         window = len(self.sums)

@@ -342,3 +342,21 @@ def test_a_class_not_seen_keeps_within_the_limits_of_its_curve(
 ) -> None:
     policy = AdaptiveThreshold(2, background=0.05, curve=Curve(low=low, high=high), window=4)
     assert policy.thresholds().tolist() == pytest.approx([bar, bar])
+
+
+def test_a_class_of_low_scores_is_taught_only_where_its_first_bar_lets_it_begin() -> None:
+    images = [[(0, 0.5), (0, 0.6), (1, 0.2)] for _ in range(3)]
+    never, begun = (
+        AdaptiveThreshold(2, background=0.05, curve=curve, window=8)
+        for curve in (
+            Curve(factor=0.42, low=0.15, high=0.3),
+            Curve(factor=0.42, low=0.15, high=0.3, unseen=0.18),
+        )
+    )
+    for policy in (never, begun):
+        show(policy, images)
+    unsure = torch.tensor([0.2]), torch.tensor([1])
+    assert never.split(*unsure).foreground.tolist() == [False]
+    assert never.thresholds()[1] == pytest.approx(0.3)
+    assert begun.split(*unsure).foreground.tolist() == [True]
+    assert begun.thresholds()[1] == pytest.approx(0.15)  # .42 * (.6 / 4.5) ** .7 is below it

@@ -117,8 +117,8 @@ class TeachingConfig(_Section):
     """Factor, power, least and largest bar of the ones that follow the teacher; "none": as their
     name says."""
     unseen: Share = 0.3
-    """The bar of a class that was not taught lately, within the curve's limits. It must be passed
-    before the class's own bar can follow: where that is too much to ask, the class is never taught."""
+    """The bar of a class that was not taught lately, within the curve's limits; its own bar follows
+    once it is passed. Too high, and a class that the teacher is unsure of is never taught."""
     one_class: bool = True
     """Of foreground boxes that lie on each other, teach the best alone, whatever their classes; the
     others become ignored."""

@@ -196,7 +196,8 @@ def build_batches(
             f"optim.batch = {optim.batch}: does not divide by {ranks} devices x "
             f"{optim.accumulate} parts; choose a multiple of {parts}"
         )
-    weak, seed = Weak(views.short_sides, views.max_side, views.flip), config.run.seed
+    seed = config.run.seed
+    weak = Weak(views.short_sides, views.max_side, views.flip, views.flip_vertical)
     strong = replace(STRONG[views.strong], max_sigma=views.blur)
     tilt = Tilt(0.5) if views.strong == "code" else None
     shuffle = Shuffle(teaching.shuffle_rounds, teaching.shuffle_share)
@@ -207,7 +208,9 @@ def build_batches(
     )
     short_side, max_side = teachers_sides(config)
     of_unlabeled = UnlabeledViews(
-        weak if teaching.teacher_size == "drawn" else Weak((short_side,), max_side, views.flip),
+        weak
+        if teaching.teacher_size == "drawn"
+        else replace(weak, short_sides=(short_side,), max_side=max_side),
         weak, strong, shuffle, tilt,
     )  # fmt: skip
     streams: tuple[Stream[Sample], Stream[Pair] | None] = (

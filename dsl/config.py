@@ -85,6 +85,8 @@ class ViewsConfig(_Section):
     """Short side in evaluation and prediction."""
     flip: bool = True
     """Mirror half of the training images; off where left and right matter (digits, text)."""
+    flip_vertical: bool = False
+    """Turn half of them upside down too, where nothing is up (cells, aerial images)."""
     strong: Literal["ours", "paper", "code"] = "ours"
     """What the strong view adds: "ours" colour, grayscale, blur and cutout; "paper" colour and
     cutout; "code" ours and an affine step."""

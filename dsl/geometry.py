@@ -54,6 +54,21 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class VerticalFlip:
+    """Top and bottom exchanged."""
+
+    height: int
+
+    def image(self, image: Tensor) -> Tensor:
+        return image.flip(-2)
+
+    def targets(self, targets: Targets) -> Targets:
+        x1, y1, x2, y2 = targets.boxes.unbind(-1)
+        flipped = torch.stack([x1, self.height - y2, x2, self.height - y1], dim=-1)
+        return replace(targets, boxes=flipped)
+
+
+@dataclass(frozen=True)
 class PatchShuffle:
     """The image cut in two and its parts exchanged, over and over (DSL, Algorithm 1).
 

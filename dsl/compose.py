@@ -80,6 +80,11 @@ def build_method(config: Config, detector: FCOS) -> Method:
             "teaching.metanet_rule = 'names': a single threshold has no band for what is doubted; "
             "--set teaching.metanet_rule=bar, or other thresholds"
         )
+    if teaching.targets == "soft" and teaching.metanet_rule == "names":
+        raise UserError(
+            "teaching.targets = 'soft': names give an object one class and no score of it; "
+            "--set teaching.metanet_rule=bar, or targets = 'hard'"
+        )
     weights = Weights(
         unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,
         scale_space=teaching.scale_space, scale_reduction=teaching.scale_reduction,
@@ -91,6 +96,7 @@ def build_method(config: Config, detector: FCOS) -> Method:
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
         metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
         one_class=teaching.one_class, names=teaching.metanet_rule == "names",
+        soft=teaching.targets == "soft",
     )  # fmt: skip
 
 

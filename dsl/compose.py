@@ -80,10 +80,12 @@ def build_method(config: Config, detector: FCOS) -> Method:
             "teaching.metanet_rule = 'names': a single threshold has no band for what is doubted; "
             "--set teaching.metanet_rule=bar, or other thresholds"
         )
-    if teaching.targets == "soft" and teaching.metanet_rule == "names":
+    named = teaching.metanet_rule == "names" and teaching.metanet != "off"
+    if teaching.targets == "soft" and (named or teaching.normaliser == "separate"):
         raise UserError(
-            "teaching.targets = 'soft': names give an object one class and no score of it; "
-            "--set teaching.metanet_rule=bar, or targets = 'hard'"
+            "teaching.targets = 'soft': names give an object one class and no score of it, and "
+            "separate counts leave out what is taught softly; --set teaching.metanet_rule=bar "
+            "--set teaching.normaliser=joint, or targets = 'hard'"
         )
     weights = Weights(
         unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,

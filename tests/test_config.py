@@ -115,9 +115,13 @@ def test_names_without_a_band_between_the_bars_or_with_soft_targets_are_refused(
     config = load_config("small", plain | {"teaching.thresholds": "single"})
     with pytest.raises(UserError, match="metanet_rule=bar"):
         build_method(config, build_detector(config, 2))
-    config = load_config("small", plain | {"teaching.targets": "soft"})
-    with pytest.raises(UserError, match=r"targets = 'soft'.*metanet_rule=bar"):
-        build_method(config, build_detector(config, 2))
+    soft = plain | {"teaching.targets": "soft"}
+    for refused in ({}, {"teaching.metanet_rule": "bar", "teaching.normaliser": "separate"}):
+        config = load_config("small", soft | refused)
+        with pytest.raises(UserError, match=r"targets = 'soft'.*metanet_rule=bar"):
+            build_method(config, build_detector(config, 2))
+    config = load_config("small", soft | {"teaching.metanet": "off"})
+    build_method(config, build_detector(config, 2))
     row = load_config("small", plain | own_settings("ablations/single-1"))
     assert row.teaching.thresholds == "single"
     build_method(row, build_detector(row, 2))

@@ -106,6 +106,15 @@ def test_what_is_certain_to_a_degree_is_learned_as_a_class_and_not_as_a_box(seed
     assert ((found.classes >= 0) & (found.labels == IGNORED)).any()
 
 
+def test_nothing_is_learned_where_nothing_is_known_of_one_of_the_boxes() -> None:
+    boxes, ignored = torch.tensor([[10.0, 10, 30, 30]]).repeat(2, 1), torch.tensor([True, True])
+    both = Targets(boxes, torch.tensor([3, 1]), ignored, torch.tensor([0.4, 0.0]))
+    locations = locate(SHAPES, STRIDES, torch.device("cpu"))
+    found = Assigner(RANGES)(locations, [both, both[torch.tensor([0])]])
+    assert set(found.classes[0].tolist()) == {BACKGROUND, IGNORED}
+    assert set(found.classes[1].tolist()) == {BACKGROUND, 3}
+
+
 def test_empty_and_crowded_images_share_a_batch() -> None:
     locations = locate(SHAPES, STRIDES, torch.device("cpu"))
     crowd = random_targets(1, count=300)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsl.geometry import Flip, PatchShuffle, Resize, VerticalFlip
+from dsl.geometry import Affine, Flip, PatchShuffle, Resize, VerticalFlip
 from dsl.ssod.adaptive_filter import FixedThreshold, Partition
 from dsl.ssod.pseudo_labels import PseudoLabels, carry, named
 from dsl.types import Detections, Objects, Targets
@@ -137,8 +137,11 @@ def test_certainty_goes_with_its_box() -> None:
     for m, box, sure in zip(kept.tolist(), targets.boxes, targets.certainty.tolist(), strict=True):
         assert torch.equal(box, found.boxes[m])
         assert sure == (0 if pseudo.rejected[m] else pytest.approx(float(certainty[m])))
-    shift, roll = Shift(5, -3), PatchShuffle(60, 60, 17, 20)
-    for moves in ([Flip(60)], [VerticalFlip(60)], [shift], [roll], [shift, roll, Flip(60)]):
+    assert torch.equal(pseudo.cpu().certainty, certainty)
+    assert torch.equal(targets.to(torch.device("cpu")).certainty, targets.certainty)
+    shift, roll = Affine(60, 60, (1.0, 0.0, 5.0, 0.0, 1.0, -3.0)), PatchShuffle(60, 60, 17, 20)
+    same = Resize((60, 60), (60, 60))
+    for moves in ([Flip(60)], [VerticalFlip(60)], [shift], [roll], [same, shift, roll, Flip(60)]):
         moved = carry(targets, moves, size=torch.tensor([60, 60]))
         assert moved.certainty is not None
         assert len(moved) > 50

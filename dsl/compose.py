@@ -80,6 +80,13 @@ def build_method(config: Config, detector: FCOS) -> Method:
             "teaching.metanet_rule = 'names': a single threshold has no band for what is doubted; "
             "--set teaching.metanet_rule=bar, or other thresholds"
         )
+    named = teaching.metanet_rule == "names" and teaching.metanet != "off"
+    if teaching.targets == "soft" and (named or teaching.normaliser == "separate"):
+        raise UserError(
+            "teaching.targets = 'soft': names give an object one class and no score of it, and "
+            "separate counts leave out what is taught softly; --set teaching.metanet_rule=bar "
+            "--set teaching.normaliser=joint, or targets = 'hard'"
+        )
     weights = Weights(
         unlabeled=teaching.unlabeled_weight, scale=teaching.scale_weight,
         scale_space=teaching.scale_space, scale_reduction=teaching.scale_reduction,
@@ -91,6 +98,7 @@ def build_method(config: Config, detector: FCOS) -> Method:
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
         metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
         one_class=teaching.one_class, names=teaching.metanet_rule == "names",
+        soft=teaching.targets == "soft",
     )  # fmt: skip
 
 
@@ -196,7 +204,8 @@ def build_batches(
             f"optim.batch = {optim.batch}: does not divide by {ranks} devices x "
             f"{optim.accumulate} parts; choose a multiple of {parts}"
         )
-    weak, seed = Weak(views.short_sides, views.max_side, views.flip), config.run.seed
+    seed = config.run.seed
+    weak = Weak(views.short_sides, views.max_side, views.flip, views.flip_vertical)
     strong = replace(STRONG[views.strong], max_sigma=views.blur)
     tilt = Tilt(0.5) if views.strong == "code" else None
     shuffle = Shuffle(teaching.shuffle_rounds, teaching.shuffle_share)
@@ -207,7 +216,9 @@ def build_batches(
     )
     short_side, max_side = teachers_sides(config)
     of_unlabeled = UnlabeledViews(
-        weak if teaching.teacher_size == "drawn" else Weak((short_side,), max_side, views.flip),
+        weak
+        if teaching.teacher_size == "drawn"
+        else replace(weak, short_sides=(short_side,), max_side=max_side),
         weak, strong, shuffle, tilt,
     )  # fmt: skip
     streams: tuple[Stream[Sample], Stream[Pair] | None] = (

@@ -85,6 +85,8 @@ class ViewsConfig(_Section):
     """Short side in evaluation and prediction."""
     flip: bool = True
     """Mirror half of the training images; off where left and right matter (digits, text)."""
+    flip_vertical: bool = False
+    """Turn half of them upside down too, where nothing is up (cells, aerial images)."""
     strong: Literal["ours", "paper", "code"] = "ours"
     """What the strong view adds: "ours" colour, grayscale, blur and cutout; "paper" colour and
     cutout; "code" ours and an affine step."""
@@ -119,6 +121,9 @@ class TeachingConfig(_Section):
     unseen: Share = 0.3
     """The bar of a class that was not taught lately, within the curve's limits; its own bar follows
     once it is passed. Too high, and a class that the teacher is unsure of is never taught."""
+    targets: Literal["hard", "soft"] = "hard"
+    """A class is taught as sure, or "soft": as sure as the teacher is, also between the bars, where
+    "hard" teaches nothing. Boxes are those above the bar either way."""
     one_class: bool = True
     """Of foreground boxes that lie on each other, teach the best alone, whatever their classes; the
     others become ignored."""

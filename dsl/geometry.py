@@ -54,6 +54,21 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class VerticalFlip:
+    """Top and bottom exchanged."""
+
+    height: int
+
+    def image(self, image: Tensor) -> Tensor:
+        return image.flip(-2)
+
+    def targets(self, targets: Targets) -> Targets:
+        x1, y1, x2, y2 = targets.boxes.unbind(-1)
+        flipped = torch.stack([x1, self.height - y2, x2, self.height - y1], dim=-1)
+        return replace(targets, boxes=flipped)
+
+
+@dataclass(frozen=True)
 class PatchShuffle:
     """The image cut in two and its parts exchanged, over and over (DSL, Algorithm 1).
 
@@ -111,10 +126,8 @@ def _pieces(targets: Targets, pieces: Tensor) -> Targets:
     cut = shares < 1 - 1e-4  # a box in one piece stays as it is, however small
     small = cut & ((shares < MIN_SHARE) | (sides.amin(-1) < MIN_PIECE))
     present = (sides > 0).all(dim=-1)
-    count = pieces.shape[1]
-    ignored = targets.ignored[:, None].expand(-1, count) | small
-    labels = targets.labels[:, None].expand(-1, count)
-    return Targets(pieces[present], labels[present], ignored[present])
+    rows = present.nonzero()[:, 0]
+    return replace(targets[rows], boxes=pieces[present]).put_aside(small[present])
 
 
 @dataclass(frozen=True)
@@ -149,8 +162,7 @@ class Affine:
         inside = torch.minimum(moved.clamp(min=0), limit)
         shares = _areas(inside) / _areas(moved).clamp(min=1e-9)
         left = shares > 0
-        ignored = targets.ignored | (shares < MIN_SHARE)
-        return Targets(inside[left], targets.labels[left], ignored[left])
+        return replace(targets, boxes=inside).put_aside(shares < MIN_SHARE)[left]
 
     def _rows(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         return self.matrix[:3], self.matrix[3:]
@@ -184,4 +196,4 @@ def clip(targets: Targets, height: int, width: int) -> Targets:
     limit = targets.boxes.new_tensor([width, height, width, height])
     boxes = torch.minimum(targets.boxes.clamp(min=0), limit)
     inside = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    return Targets(boxes[inside], targets.labels[inside], targets.ignored[inside])
+    return replace(targets, boxes=boxes)[inside]

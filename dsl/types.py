@@ -4,7 +4,7 @@ Boxes are xyxy in absolute pixels, half-open. Letters: N images, M boxes, L loca
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -18,11 +18,13 @@ def _check(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Targets:
-    """What one image holds. An ignored box is neither foreground nor background: no loss at all."""
+    """What one image holds. An ignored box is neither foreground nor background: no loss at all,
+    but for its class where that is certain to a degree."""
 
     boxes: Tensor  # (M, 4) float
     labels: Tensor  # (M,) int64
     ignored: Tensor  # (M,) bool
+    certainty: Tensor | None = None  # (M,) float: the score to learn; None: 1, and 0 where ignored
 
     def __post_init__(self) -> None:
         count = len(self.boxes)
@@ -30,12 +32,26 @@ class Targets:
         _check(self.labels.shape == (count,), f"labels: expected ({count},)")
         _check(self.ignored.shape == (count,), f"ignored: expected ({count},)")
         _check(self.ignored.dtype == torch.bool, "ignored: expected bool")
+        if self.certainty is not None:
+            _check(self.certainty.shape == (count,), f"certainty: expected ({count},)")
 
     def __len__(self) -> int:
         return len(self.boxes)
 
+    def __getitem__(self, rows: Tensor) -> "Targets":
+        certainty = None if self.certainty is None else self.certainty[rows]
+        return Targets(self.boxes[rows], self.labels[rows], self.ignored[rows], certainty)
+
+    def put_aside(self, rows: Tensor) -> "Targets":
+        """Those of a mask (M,) are ignored too, and nothing of them is learned."""
+        certainty = None if self.certainty is None else self.certainty.masked_fill(rows, 0)
+        return replace(self, ignored=self.ignored | rows, certainty=certainty)
+
     def to(self, device: torch.device) -> "Targets":
-        return Targets(self.boxes.to(device), self.labels.to(device), self.ignored.to(device))
+        certainty = None if self.certainty is None else self.certainty.to(device)
+        return Targets(
+            self.boxes.to(device), self.labels.to(device), self.ignored.to(device), certainty
+        )
 
     @staticmethod
     def empty() -> "Targets":

@@ -108,13 +108,20 @@ def test_reading_settings_and_images_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_names_without_a_band_between_the_bars_are_refused() -> None:
+def test_names_without_a_band_between_the_bars_or_with_soft_targets_are_refused() -> None:
     from dsl.compose import build_detector, build_method
 
     plain = {"method": "dsl", "model.weights": "none", "teaching.metanet_weights": "none"}
     config = load_config("small", plain | {"teaching.thresholds": "single"})
     with pytest.raises(UserError, match="metanet_rule=bar"):
         build_method(config, build_detector(config, 2))
+    soft = plain | {"teaching.targets": "soft"}
+    for refused in ({}, {"teaching.metanet_rule": "bar", "teaching.normaliser": "separate"}):
+        config = load_config("small", soft | refused)
+        with pytest.raises(UserError, match=r"targets = 'soft'.*metanet_rule=bar"):
+            build_method(config, build_detector(config, 2))
+    config = load_config("small", soft | {"teaching.metanet": "off"})
+    build_method(config, build_detector(config, 2))
     row = load_config("small", plain | own_settings("ablations/single-1"))
     assert row.teaching.thresholds == "single"
     build_method(row, build_detector(row, 2))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsl.geometry import Flip, Resize, clip, move_image, move_targets
+from dsl.geometry import Flip, Resize, VerticalFlip, clip, move_image, move_targets
 from dsl.image import fitted_size
 from dsl.types import Targets
 
@@ -32,6 +32,8 @@ def one(box: tuple[int, int, int, int]) -> Targets:
     "moves",
     [
         [Flip(60)],
+        [VerticalFlip(40)],
+        [VerticalFlip(40), Flip(60), Resize((40, 60), (80, 60)), VerticalFlip(80)],
         [Resize((40, 60), (80, 120))],
         [Resize((40, 60), (20, 30))],
         [Resize((40, 60), (80, 60)), Flip(60), Resize((80, 60), (40, 180))],
@@ -45,10 +47,12 @@ def test_boxes_follow_the_pixels(box: tuple[int, int, int, int], moves: list) ->
     assert targets.ignored.tolist() == [True]
 
 
-def test_flipping_twice_changes_nothing() -> None:
+@pytest.mark.parametrize("flips", [[Flip(60)], [VerticalFlip(40)], [Flip(60), VerticalFlip(40)]])
+def test_flipping_twice_changes_nothing(flips: list) -> None:
     box = (3, 5, 17, 19)
-    twice = move_targets(one(box), [Flip(60), Flip(60)])
-    assert twice.boxes[0].tolist() == list(box)
+    once = move_targets(one(box), flips)
+    assert once.boxes[0].tolist() != list(box)
+    assert move_targets(once, flips).boxes[0].tolist() == list(box)
 
 
 def test_no_boxes_stay_no_boxes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from dsl.geometry import Affine, Flip, PatchShuffle, Resize, move_image, move_targets
+from dsl.geometry import Affine, Flip, PatchShuffle, Resize, VerticalFlip, move_image, move_targets
 from dsl.models.assign import BACKGROUND, IGNORED, Assigner, locate, to_boxes
 from dsl.models.decode import Decoder
 from dsl.ssod.adaptive_filter import CURVES, UNSEEN, AdaptiveThreshold
@@ -50,10 +50,13 @@ def chains(draw: st.DrawFn, size: tuple[int, int]) -> tuple[list[Operation], tup
     longer either lit or dark (.67 * .67 < .5)."""
     steps: list[Operation] = []
     enlarged = False
-    for kind in draw(st.lists(st.sampled_from(["flip", "roll", "shift", "enlarge"]), max_size=6)):
+    kinds = st.sampled_from(["flip", "upset", "roll", "shift", "enlarge"])
+    for kind in draw(st.lists(kinds, max_size=6)):
         height, width = size
         if kind == "flip":
             steps.append(Flip(width))
+        elif kind == "upset":
+            steps.append(VerticalFlip(height))
         elif kind == "roll":
             right, down = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
             steps.append(PatchShuffle(height, width, right, down))

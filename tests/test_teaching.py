@@ -19,8 +19,11 @@ import dsl.training
 from dsl.compose import build_batches
 from dsl.config import load_config
 from dsl.data.formats import open_dataset
+from dsl.data.views import UnlabeledViews, read_record
 from dsl.engine.checkpoint import load_checkpoint
 from dsl.errors import UserError
+from dsl.geometry import VerticalFlip
+from dsl.randomness import generator
 from dsl.report.run_folder import read_run
 
 Coco = Callable[..., Path]
@@ -80,6 +83,26 @@ def test_the_teacher_looks_at_its_own_size(
     monkeypatch.setattr(dsl.training, "learn_proxies", seen)
     run(labeled, unlabeled, tmp_path / "run", teaching__teacher_size=teacher_size)
     assert sizes == {proxies}
+
+
+@pytest.mark.parametrize("teacher_size", ["test", "drawn"])
+@pytest.mark.parametrize("upset", [False, True])
+def test_all_views_are_turned_upside_down_where_asked_for(
+    coco: Coco, upset: bool, teacher_size: str
+) -> None:
+    labeled, unlabeled = data(coco)
+    settings = {"views.flip_vertical": upset, "teaching.teacher_size": teacher_size}
+    sets = open_dataset(labeled), open_dataset(unlabeled)
+    batches = build_batches(load_config("tiny", SETTINGS | settings), *sets, rank=0, ranks=1)
+    assert batches.unlabeled is not None
+    views = batches.unlabeled.views
+    assert isinstance(views, UnlabeledViews)
+    read = read_record(sets[1], 0, short_side=64)
+    for view in (batches.labeled.views.weak, views.weak, views.sizes):
+        drawn = [view.draw(read, generator(0, "t", position))[1] for position in range(20)]
+        turned = [any(isinstance(move, VerticalFlip) for move in moves) for moves in drawn]
+        assert any(turned) == upset
+        assert not all(turned)
 
 
 def state_of(folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dsl.geometry import (
     Flip,
     PatchShuffle,
     Resize,
+    VerticalFlip,
     clip,
     move_image,
     move_targets,
@@ -50,12 +51,18 @@ class Weak:
     short_sides: tuple[int, ...]
     max_side: int
     flip: bool
+    flip_vertical: bool = False
 
     def draw(self, read: ReadImage, random: np.random.Generator) -> tuple[Resize, list[Operation]]:
         """The resize from the file's pixels, and what follows it."""
         resize = _resize(read, int(random.choice(self.short_sides)), self.max_side)
-        flipped = self.flip and random.random() < 0.5
-        return resize, [Flip(resize.target[1])] if flipped else []
+        height, width = resize.target
+        moves: list[Operation] = []
+        if self.flip and random.random() < 0.5:
+            moves.append(Flip(width))
+        if self.flip_vertical and random.random() < 0.5:
+            moves.append(VerticalFlip(height))
+        return resize, moves
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class UnlabeledViews:
         strong_moves += self.shuffle.draw(to_strong.target, random)
         strong = self.strong(move_image(_shown(read, to_strong), strong_moves), random)
         weak = move_image(_shown(read, to_weak), weak_moves)
-        # A flip undoes itself; the resize leads from one view's size to the other's.
+        # Flips undo themselves in any order; the resize leads from one view's size to the other's.
         between = (*weak_moves, Resize(to_weak.target, to_strong.target), *strong_moves)
         truth = None
         if index.annotations is not None:

@@ -15,10 +15,10 @@ _SIDED = re.compile(r"(?<![a-z])(left|right)(?![a-z])", re.IGNORECASE)
 
 def check_flip(case: Case) -> Iterator[Finding]:
     name, views = "flip", case.config.views
-    if not views.flip:
+    if not views.flip and not views.flip_vertical:
         yield Finding("ok", name, "no mirror images")
         return
-    if "flip" in views.model_fields_set:
+    if "flip" in views.model_fields_set or not views.flip:
         yield Finding("ok", name, "mirror images, as asked for")
         return
     sided = [c for c in case.labeled.classes if (len(c) == 1 and c.isalnum()) or _SIDED.search(c)]

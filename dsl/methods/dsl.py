@@ -53,12 +53,14 @@ class DSL(Method):
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
         metanet: MetaNet | None, weights: Weights, shared_counts: bool = True,
-        one_class: bool = False, names: bool = False,
+        one_class: bool = False, names: bool = False, soft: bool = False,
     ) -> None:  # fmt: skip
         """`one_class`: of boxes that lie on each other, only the best is taught. `names`: MetaNet
-        has a say in the class of every object, instead of a bar that foreground must pass."""
+        has a say in the class of every object, instead of a bar that foreground must pass.
+        `soft`: classes are taught as sure as the teacher is, those between the bars too."""
         super().__init__()
         self.shared_counts, self.one_class, self.names = shared_counts, one_class, names
+        self.soft = soft
         self.student, self.teacher = detector, make_teacher(detector)
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
@@ -132,12 +134,15 @@ class DSL(Method):
         output: DenseOutput = self.teacher(images)
         if self.metanet is not None and self.names:
             return self._named(images, output, self.metanet)
-        found = self.decoder(output, images.sizes)
+        found, of_class = zip(*self.decoder.with_classes(output, images.sizes), strict=True)
         parts = [self._split(detections) for detections in found]
         doubts: Sequence[Tensor | None] = [None] * len(found)
         if self.metanet is not None:
             doubts = self.metanet.doubtful(images, found, [p.foreground for p in parts])
-        return [PseudoLabels.of(*each) for each in zip(found, parts, doubts, strict=True)]
+        certainty = of_class if self.soft else [None] * len(found)
+        return [
+            PseudoLabels.of(*each) for each in zip(found, parts, doubts, certainty, strict=True)
+        ]
 
     def _named(
         self, images: ImageBatch, output: DenseOutput, metanet: MetaNet

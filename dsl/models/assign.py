@@ -3,6 +3,7 @@
 A location is positive for a box when it lies inside (near the centre, if sampling is on) and its
 largest distance falls into its level's size range; of several boxes the smallest wins. Ignored
 boxes go through the same rule and take their locations out of the loss; foreground wins over them.
+Where the class of an ignored box is certain to a degree, the location learns that and no box.
 """
 
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ class Assignment:
 
     labels: Tensor  # (N, L) int64: a class, BACKGROUND or IGNORED
     distances: Tensor  # (N, L, 4): l, t, r, b in units of the stride; 0 off the positives
+    classes: Tensor  # (N, L) int64: as labels, and also the class of what is ignored but certain
+    certainty: Tensor  # (N, L): the score to learn as that class
 
 
 class Assigner:
@@ -59,14 +62,17 @@ class Assigner:
         self.center_radius = center_radius
 
     def __call__(self, locations: Locations, targets: Sequence[Targets]) -> Assignment:
-        labels, distances = zip(*(self._assign(locations, t) for t in targets), strict=True)
-        return Assignment(torch.stack(labels), torch.stack(distances))
+        parts = zip(*(self._assign(locations, t) for t in targets), strict=True)
+        return Assignment(*map(torch.stack, parts))
 
-    def _assign(self, locations: Locations, targets: Targets) -> tuple[Tensor, Tensor]:
+    def _assign(
+        self, locations: Locations, targets: Targets
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         count, device = len(locations.points), locations.points.device
         labels = torch.full((count,), BACKGROUND, device=device)
+        certainty = torch.ones(count, device=device)
         if len(targets) == 0:
-            return labels, torch.zeros(count, 4, device=device)
+            return labels, torch.zeros(count, 4, device=device), labels, certainty
         boxes = targets.boxes.to(locations.points.dtype)
         distances = _distances(locations.points, boxes)  # (L, M, 4)
         matched = self._match(locations, boxes, distances)  # (L, M)
@@ -78,7 +84,15 @@ class Assigner:
         labels[(matched & targets.ignored).any(dim=1)] = IGNORED
         labels = torch.where(positive, targets.labels[winner], labels)
         won = distances[torch.arange(count, device=device), winner] / locations.strides[:, None]
-        return labels, torch.where(positive[:, None], won, 0.0)
+        wanted, classes = torch.where(positive[:, None], won, 0.0), labels
+        if targets.certainty is not None:
+            known = targets.certainty > 0
+            smallest, second = torch.where(matched & known, areas, torch.inf).min(dim=1)
+            hidden = (matched & targets.ignored & ~known).any(dim=1)
+            softly = (labels == IGNORED) & (smallest < torch.inf) & ~hidden
+            classes = torch.where(softly, targets.labels[second], labels)
+            certainty = targets.certainty[torch.where(positive, winner, second)]
+        return labels, wanted, classes, certainty
 
     def _match(self, locations: Locations, boxes: Tensor, distances: Tensor) -> Tensor:
         """(L, M) bool: the location may answer for the box."""

@@ -25,6 +25,11 @@ class Decoder:
     @torch.no_grad()
     def __call__(self, output: DenseOutput, sizes: Tensor) -> list[Detections]:
         """One Detections per image; boxes clipped to `sizes`, (N, 2) height and width."""
+        return [found for found, _ in self.with_classes(output, sizes)]
+
+    @torch.no_grad()
+    def with_classes(self, output: DenseOutput, sizes: Tensor) -> list[tuple[Detections, Tensor]]:
+        """The same, and of each image the class scores (M,) by themselves, without centerness."""
         return [self._one(*maps) for maps in zip(*_flat(output), sizes, strict=True)]
 
     @torch.no_grad()
@@ -40,17 +45,18 @@ class Decoder:
         distances: Tensor,
         centerness: Tensor,
         size: Tensor,
-    ) -> Detections:
+    ) -> tuple[Detections, Tensor]:
         # Comparing logits first: most locations never need a sigmoid.
         bar = math.log(self.min_class_score / (1 - self.min_class_score))
         place, label = (logits > bar).nonzero(as_tuple=True)  # (K,), (K,)
-        scores = logits[place, label].sigmoid() * centerness[place].sigmoid()
+        of_class = logits[place, label].sigmoid()
+        scores = of_class * centerness[place].sigmoid()
         best = self._best_per_level(scores, locations.levels[place])
-        place, label, scores = place[best], label[best], scores[best]
+        place, label, scores, of_class = place[best], label[best], scores[best], of_class[best]
         boxes, real = _boxes(locations, distances, place, size)
-        boxes, scores, label = boxes[real], scores[real], label[real]
+        boxes, scores, label, of_class = boxes[real], scores[real], label[real], of_class[real]
         keep = batched_nms(boxes, scores, label, self.nms_iou)[: self.max_detections]
-        return Detections(boxes[keep], scores[keep], label[keep])
+        return Detections(boxes[keep], scores[keep], label[keep]), of_class[keep]
 
     def _all(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import generalized_box_iou_loss, sigmoid_focal_loss
 
-from dsl.models.assign import BACKGROUND, IGNORED, Assigner, locate, to_boxes
+from dsl.models.assign import BACKGROUND, IGNORED, Assigner, Assignment, locate, to_boxes
 from dsl.types import DenseOutput, Targets
 
 MIN_SIDE = 1e-3  # in strides: GIoU of a box without area has NaN gradients
@@ -67,7 +67,9 @@ class Criterion:
         middle = centerness_of(wanted)  # (P,)
         weight = middle if self.by_centerness else torch.ones_like(middle)
         return LossSums(
-            classification=_class_loss(logits, assignment.labels),
+            classification=_class_loss(logits, assignment)
+            if all(t.certainty is None for t in targets)
+            else _soft_class_loss(logits, assignment),
             box=self.box_weight * (_box_loss(predicted, wanted) * weight).sum(),
             centerness=F.binary_cross_entropy_with_logits(centerness, middle, reduction="sum"),
             num_positives=positive.sum().float(),
@@ -78,15 +80,29 @@ class Criterion:
         )
 
 
-def _class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _class_loss(logits: Tensor, assignment: Assignment) -> Tensor:
     """Focal loss (gamma 2, alpha .25) over all locations that are not ignored."""
-    kept = labels != IGNORED
-    logits, labels = logits[kept], labels[kept]  # (K, C), (K,)
-    one_hot = torch.zeros_like(logits)
-    positive = (labels != BACKGROUND).nonzero().squeeze(1)
-    one_hot[positive, labels[positive]] = 1
-    loss: Tensor = sigmoid_focal_loss(logits, one_hot, alpha=0.25, gamma=2.0, reduction="sum")
+    logits, wanted = _scores_to_learn(logits, assignment)
+    loss: Tensor = sigmoid_focal_loss(logits, wanted, alpha=0.25, gamma=2.0, reduction="sum")
     return loss
+
+
+def _soft_class_loss(logits: Tensor, assignment: Assignment) -> Tensor:
+    """The same between its ends: least, and flat, where the score is the one to learn."""
+    logits, wanted = _scores_to_learn(logits, assignment)
+    alpha, distance = 0.75 - 0.5 * wanted, (wanted - logits.sigmoid()).abs()
+    entropy = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    return (alpha * distance**2 * entropy).sum()
+
+
+def _scores_to_learn(logits: Tensor, assignment: Assignment) -> tuple[Tensor, Tensor]:
+    """(K, C) both: the logits of the locations that are not ignored, and the scores they aim at."""
+    kept = assignment.classes != IGNORED
+    logits, classes, certainty = logits[kept], assignment.classes[kept], assignment.certainty[kept]
+    wanted = torch.zeros_like(logits)
+    positive = (classes != BACKGROUND).nonzero().squeeze(1)
+    wanted[positive, classes[positive]] = certainty[positive]
+    return logits, wanted
 
 
 def _box_loss(predicted: Tensor, wanted: Tensor) -> Tensor:

@@ -24,25 +24,29 @@ class PseudoLabels:
     foreground: Tensor  # (M,) bool: what the student is to learn
     ignored: Tensor  # (M,) bool: no gradient there
     rejected: Tensor  # (M,) bool: was foreground until its class was doubted; ignored too
+    certainty: Tensor | None = None  # (M,): the class scores to learn, ignored ones too; None: 1
 
     @staticmethod
     def of(
-        detections: Detections, part: Partition, doubtful: Tensor | None = None
-    ) -> "PseudoLabels":
+        detections: Detections, part: Partition, doubtful: Tensor | None = None,
+        certainty: Tensor | None = None,
+    ) -> "PseudoLabels":  # fmt: skip
         """`doubtful`: (M,) bool; foreground whose class is doubtful becomes ignored (MetaNet)."""
         rejected = part.foreground & (part.ignored if doubtful is None else doubtful)
-        return PseudoLabels(
-            detections, part.foreground & ~rejected, part.ignored | rejected, rejected
-        )
+        foreground, ignored = part.foreground & ~rejected, part.ignored | rejected
+        return PseudoLabels(detections, foreground, ignored, rejected, certainty)
 
     def cpu(self) -> "PseudoLabels":
         masks = (self.foreground.cpu(), self.ignored.cpu(), self.rejected.cpu())
-        return PseudoLabels(self.detections.cpu(), *masks)
+        certainty = None if self.certainty is None else self.certainty.cpu()
+        return PseudoLabels(self.detections.cpu(), *masks, certainty)
 
     def targets(self) -> Targets:
-        """Foreground and ignored boxes; background is what is left out."""
-        kept, found = self.foreground | self.ignored, self.detections
-        return Targets(found.boxes[kept], found.labels[kept], self.ignored[kept])
+        """Foreground and ignored boxes; background is what is left out. Of a doubted class nothing
+        is learned."""
+        found = self.detections
+        targets = Targets(found.boxes, found.labels, self.ignored, self.certainty)
+        return targets.put_aside(self.rejected)[self.foreground | self.ignored]
 
 
 def named(objects: Objects, odds: Tensor, *, background: float) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,12 @@ from dsl.geometry import clip, move_targets
 from dsl.randomness import generator
 
 
-@pytest.mark.parametrize("flip", [True, False])
-def test_boxes_lie_on_their_bright_rectangles(coco: Callable[..., Path], flip: bool) -> None:
+@pytest.mark.parametrize("flips", [(False, False), (True, False), (False, True), (True, True)])
+def test_boxes_lie_on_their_bright_rectangles(
+    coco: Callable[..., Path], flips: tuple[bool, bool]
+) -> None:
     index = open_dataset(coco(count=6))
-    views = LabeledViews(Weak((64, 100), 200, flip=flip))
+    views = LabeledViews(Weak((64, 100), 200, *flips))
     checked = 0
     for position in range(6):
         for draw in range(4):
@@ -32,13 +34,14 @@ def test_boxes_lie_on_their_bright_rectangles(coco: Callable[..., Path], flip: b
 def test_flip_happens_half_of_the_time_and_never_when_off(coco: Callable[..., Path]) -> None:
     index = open_dataset(coco(count=1))
 
-    def images(flip: bool) -> set[bytes]:
-        views = LabeledViews(Weak((64,), 200, flip=flip))
+    def images(*flips: bool) -> set[bytes]:
+        views = LabeledViews(Weak((64,), 200, *flips))
         drawn = [views(index, 0, generator(0, "t", d)).image.numpy().tobytes() for d in range(20)]
         return set(drawn)
 
-    assert len(images(flip=False)) == 1
-    assert len(images(flip=True)) == 2
+    assert len(images(False)) == 1
+    assert len(images(True)) == len(images(False, True)) == 2
+    assert len(images(True, True)) == 4
 
 
 def test_a_strong_view_changes_pixels_but_neither_size_nor_boxes(coco: Callable[..., Path]) -> None:
@@ -96,9 +99,8 @@ def test_the_recorded_geometry_leads_from_the_weak_view_to_the_strong_one(
     them."""
     index = open_dataset(coco(count=6))
     plain = Strong(jitter=0, grayscale=0, blur=0, holes=())
-    views = UnlabeledViews(
-        Weak((96,), 200, flip=True), Weak((64, 128), 260, flip=True), plain, Shuffle(rounds)
-    )
+    weak, sizes = Weak((96,), 200, True, True), Weak((64, 128), 260, True, True)
+    views = UnlabeledViews(weak, sizes, plain, Shuffle(rounds))
     for position in range(6):
         for draw in range(4):
             pair = views(index, position, generator(0, "pair", draw))

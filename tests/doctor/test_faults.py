@@ -301,6 +301,9 @@ def test_a_flip_that_was_asked_for_is_not_questioned(setup: Setup) -> None:
     assert faults(quick(setup.case())) == set()
     setup.set(views__flip=False)
     assert faults(quick(setup.case())) == set()
+    for upset, told in ((False, "no mirror images"), (True, "mirror images, as asked for")):
+        setup.set(views__flip_vertical=upset)
+        assert [f.message for f in quick(setup.case()) if f.check == "flip"] == [told]
 
 
 def test_without_val_a_tenth_is_held_out_as_in_training(setup: Setup) -> None:

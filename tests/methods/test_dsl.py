@@ -67,13 +67,13 @@ def _detector(num_classes: int, seed: int) -> FCOS:
 def method(
     weights: Weights | None = None, *, policy: Policy = FIXED, metanet: MetaNet | None = None,
     num_classes: int = 3, seed: int = 0, started: bool = True, one_class: bool = False,
-    names: bool = False,
+    names: bool = False, soft: bool = False,
 ) -> DSL:  # fmt: skip
     """With another teacher than student, as after some steps, so that it is told who is asked."""
     detector = copy.deepcopy(_detector(num_classes, seed))
     built = DSL(
         detector, CRITERION, decoder=DECODER, policy=copy.deepcopy(policy), metanet=metanet,
-        weights=weights or Weights(), one_class=one_class, names=names,
+        weights=weights or Weights(), one_class=one_class, names=names, soft=soft,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -204,23 +204,27 @@ def slow_scale(half: DenseOutput, strong: DenseOutput, space: str) -> tuple[Tens
     return total, count
 
 
-def teacher_says(teacher: nn.Module, world: World, *, low: float, high: float) -> list[Targets]:
+def teacher_says(
+    teacher: nn.Module, world: World, *, low: float, high: float, soft: bool = False
+) -> list[Targets]:
     """Detections on the weak views, split one by one, carried by hand into the strong views."""
     with torch.no_grad():
-        found = DECODER(teacher(world.batch.weak), world.batch.weak.sizes)
+        found = DECODER.with_classes(teacher(world.batch.weak), world.batch.weak.sizes)
     result = []
-    for image, detections in enumerate(found):
-        boxes, labels, ignored = [], [], []
-        for box, score, label in zip(
+    for image, (detections, of_class) in enumerate(found):
+        boxes, labels, ignored, sure = [], [], [], []
+        for box, score, label, of_box in zip(
             detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(),
-            strict=True,
+            of_class.tolist(), strict=True,
         ):  # fmt: skip
             if score <= low:
                 continue
             boxes.append(world.by_hand(image, box))
             labels.append(label)
             ignored.append(score < high)
-        result.append(target(boxes, labels, ignored))
+            sure.append(of_box)
+        certainty = torch.tensor(sure) if soft else None
+        result.append(replace(target(boxes, labels, ignored), certainty=certainty))
     return result
 
 
@@ -231,7 +235,8 @@ def halved(targets: Sequence[Targets], sizes: Sequence[tuple[int, int]]) -> list
             [x1 / 2, y1 / 2, min(x2 / 2, width), min(y2 / 2, height)]
             for x1, y1, x2, y2 in t.boxes.tolist()
         ]
-        result.append(target(boxes, t.labels.tolist(), t.ignored.tolist()))
+        half = target(boxes, t.labels.tolist(), t.ignored.tolist())
+        result.append(replace(half, certainty=t.certainty))
     return result
 
 
@@ -244,7 +249,7 @@ def half_images(strong: ImageBatch) -> ImageBatch:
 def expected_loss(built: DSL, world: World, weights: Weights, *, scale_weight: float) -> Tensor:
     """L_s + alpha L_u + lambda L_scale, from copies of both networks as they stand."""
     student, teacher = copy.deepcopy(built.student).train(), copy.deepcopy(built.teacher).eval()
-    pseudo = teacher_says(teacher, world, low=0.1, high=0.3)
+    pseudo = teacher_says(teacher, world, low=0.1, high=0.3, soft=built.soft)
     assert any((~t.ignored).any() for t in pseudo)
     assert any(t.ignored.any() for t in pseudo)
     batch = labeled()
@@ -377,6 +382,18 @@ def test_of_pseudo_labels_perhaps_classes_alone_are_learned(
         assert all((m.grad != 0).any() for m in output.class_logits)
         assert all(m.grad is None for m in (*output.distances, *output.centerness))
     assert any((m.grad != 0).any() for m in of_labels.distances)
+
+
+@pytest.mark.parametrize("half_view", [True, False])
+def test_classes_are_perhaps_taught_as_sure_as_the_teacher_is(half_view: bool) -> None:
+    weights, here = Weights(scale=0.0, half_view=half_view), world()
+    losses = {}
+    for soft in (True, False):
+        built = method(weights, soft=soft)
+        expected = expected_loss(built, here, weights, scale_weight=0.0)
+        losses[soft] = built(Batch(labeled(), here.batch))["loss"]
+        torch.testing.assert_close(losses[soft], expected, rtol=1e-4, atol=1e-5)
+    assert not torch.isclose(losses[True], losses[False], rtol=1e-2)
 
 
 def test_alpha_weighs_the_unlabeled_part() -> None:

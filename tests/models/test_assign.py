@@ -1,5 +1,7 @@
 """Assignment against a slow loop over locations and boxes, written from METHOD section 1."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -58,6 +60,59 @@ def test_equals_the_slow_loop(seed: int, radius: float) -> None:
     assert found.labels[0].tolist() == labels
     torch.testing.assert_close(found.distances[0], torch.tensor(distances))
     assert {label >= 0 for label in labels} == {True, False}
+
+
+def slow_classes(targets: Targets, labels: list[int]) -> list[tuple[int, float]]:
+    """Class and score to learn of every location: of its foreground box; of the smallest ignored
+    one, if all the ignored ones here have a certainty; else none."""
+    assert targets.certainty is not None
+    alone = [
+        [label != BACKGROUND for label in slow(targets[torch.tensor([m])], 1.5)[0]]
+        for m in range(len(targets))
+    ]
+    areas = (targets.boxes[:, 2:] - targets.boxes[:, :2]).prod(1).tolist()
+    certainty, result = targets.certainty.tolist(), []
+    for place, label in enumerate(labels):
+        matched = [m for m in range(len(targets)) if alone[m][place]]
+        if label >= 0:
+            matched = [m for m in matched if not targets.ignored[m]]
+        if not matched or min(certainty[m] for m in matched) == 0 > label:
+            result.append((label, 1.0 if not matched else 0.0))
+        else:
+            best = min(matched, key=lambda m: areas[m])
+            result.append((int(targets.labels[best]), certainty[best]))
+    return result
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_certain_to_a_degree_is_learned_as_a_class_and_not_as_a_box(seed: int) -> None:
+    count, generator = 24, torch.Generator().manual_seed(seed)
+    ignored = torch.rand(count, generator=generator) < 0.7
+    targets = replace(random_targets(seed, count), ignored=ignored)
+    certainty = 0.1 + 0.9 * torch.rand(count, generator=generator)
+    certainty[ignored & (torch.rand(count, generator=generator) < 0.3)] = 0
+    soft = replace(targets, certainty=certainty)
+    locations = locate(SHAPES, STRIDES, torch.device("cpu"))
+    hard, found = (Assigner(RANGES)(locations, [given]) for given in (targets, soft))
+    assert torch.equal(found.labels, hard.labels)  # boxes are learned as before
+    assert torch.equal(found.distances, hard.distances)
+    assert torch.equal(hard.classes, hard.labels)
+    assert (hard.certainty == 1).all()
+    expected = slow_classes(soft, found.labels[0].tolist())
+    assert found.classes[0].tolist() == [label for label, _ in expected]
+    taught = found.classes[0] >= 0
+    scores = torch.tensor([score for _, score in expected])
+    torch.testing.assert_close(found.certainty[0, taught], scores[taught])
+    assert ((found.classes >= 0) & (found.labels == IGNORED)).any()
+
+
+def test_nothing_is_learned_where_nothing_is_known_of_one_of_the_boxes() -> None:
+    boxes, ignored = torch.tensor([[10.0, 10, 30, 30]]).repeat(2, 1), torch.tensor([True, True])
+    both = Targets(boxes, torch.tensor([3, 1]), ignored, torch.tensor([0.4, 0.0]))
+    locations = locate(SHAPES, STRIDES, torch.device("cpu"))
+    found = Assigner(RANGES)(locations, [both, both[torch.tensor([0])]])
+    assert set(found.classes[0].tolist()) == {BACKGROUND, IGNORED}
+    assert set(found.classes[1].tolist()) == {BACKGROUND, 3}
 
 
 def test_empty_and_crowded_images_share_a_batch() -> None:

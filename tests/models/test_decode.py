@@ -72,6 +72,19 @@ def test_equals_the_slow_loop(decoder: Decoder) -> None:
         torch.testing.assert_close(found[image].boxes, torch.tensor([b for _, _, b in wanted]))
 
 
+def test_class_scores_are_scores_without_centerness() -> None:
+    """With centerness of one value everywhere, they are the scores divided by it."""
+    output, sizes = random_output(), torch.tensor([(48, 64), (41, 50)])
+    level = [torch.full_like(m, 0.5) for m in output.centerness]
+    output = DenseOutput(output.class_logits, output.distances, level, STRIDES)
+    plain = Decoder()(output, sizes)
+    for (found, of_class), alone in zip(Decoder().with_classes(output, sizes), plain, strict=True):
+        assert torch.equal(found.boxes, alone.boxes)
+        assert torch.equal(found.scores, alone.scores)
+        assert of_class.min() > 0.05
+        torch.testing.assert_close(of_class * torch.tensor(0.5).sigmoid(), found.scores)
+
+
 @pytest.mark.parametrize("least", [0.0, 0.05, 0.1])
 @pytest.mark.parametrize("decoder", [Decoder(), Decoder(per_level=5, max_detections=7)])
 def test_objects_equal_a_slow_loop(decoder: Decoder, least: float) -> None:

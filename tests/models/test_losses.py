@@ -1,6 +1,7 @@
 """The criterion against slow formulas, and what must have no gradient."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -83,6 +84,68 @@ def test_ignored_locations_have_exactly_no_gradient() -> None:
     assert ignored.any()
     assert (grads[0][0, ignored] == 0).all()
     assert (grads[0][0, ~ignored] != 0).all()
+
+
+SOFT = (
+    replace(IMAGES[0], certainty=torch.tensor([0.3, 0.9])),
+    replace(IMAGES[1], ignored=torch.tensor([True]), certainty=torch.tensor([0.2])),
+)
+
+
+def test_soft_classes_equal_a_slow_loop() -> None:
+    """alpha |t - p|^2 (-t log p - (1 - t) log (1 - p)), alpha from .75 at t = 0 to .25 at t = 1."""
+    output = random_output()
+    sums = CRITERION(output, SOFT)
+    assigned = CRITERION.assigner(locate(SHAPES, STRIDES, torch.device("cpu")), SOFT)
+    logits, expected, soft = flatten(output.class_logits), 0.0, 0
+    for i in range(2):
+        for k, label in enumerate(assigned.classes[i].tolist()):
+            for c in range(3):
+                p = 1 / (1 + math.exp(-logits[i, k, c].item()))
+                t = assigned.certainty[i, k].item() if label == c else 0.0
+                entropy = -t * math.log(p) - (1 - t) * math.log(1 - p)
+                expected += (0.75 - 0.5 * t) * (t - p) ** 2 * entropy
+                soft += 0 < t < 1
+    assert soft > 5
+    torch.testing.assert_close(sums.classification, torch.tensor(expected), rtol=1e-4, atol=1e-5)
+    hard = CRITERION(output, [replace(t, certainty=None) for t in SOFT])
+    assert sums.num_positives == hard.num_positives > 0
+    for part in ("box", "centerness", "box_weights"):
+        assert torch.equal(getattr(sums, part), getattr(hard, part))
+
+
+def test_soft_classes_that_are_sure_are_the_focal_loss() -> None:
+    output = random_output()
+    sure = [replace(t, certainty=torch.ones(len(t))) for t in IMAGES]
+    found, focal = (CRITERION(output, given).classification for given in (sure, IMAGES))
+    torch.testing.assert_close(found, focal)
+
+
+def test_a_score_that_is_what_it_should_be_stays() -> None:
+    output = random_output(images=1)
+    box = replace(target([[2.0, 3, 14, 15]], [1], [False]), certainty=torch.tensor([0.4]))
+    place = CRITERION.assigner(locate(SHAPES, STRIDES, torch.device("cpu")), [box]).labels[0] == 1
+    assert place.any()
+    with torch.no_grad():
+        for m in output.class_logits:
+            m[:, 1] = math.log(0.4 / 0.6)
+    CRITERION(output, [box]).classification.backward()
+    gradient = flatten([m.grad for m in output.class_logits])[0]  # type: ignore[misc]
+    assert gradient[place, 1].abs().max() < 1e-6
+    assert gradient[~place, 1].abs().min() > 1e-3
+
+
+def test_an_ignored_box_without_certainty_has_no_gradient_among_soft_ones() -> None:
+    output = random_output(images=1)
+    hidden = target([[2.0, 3, 14, 15], [16.0, 16, 31, 31]], [0, 1], [True, False])
+    soft = replace(hidden, certainty=torch.tensor([0.0, 0.5]))
+    CRITERION(output, [soft]).classification.backward()
+    assigned = CRITERION.assigner(locate(SHAPES, STRIDES, torch.device("cpu")), [soft])
+    ignored = assigned.labels[0] == -2
+    gradient = flatten([m.grad for m in output.class_logits])[0]  # type: ignore[misc]
+    assert ignored.any()
+    assert (gradient[ignored] == 0).all()
+    assert (gradient[~ignored] != 0).all()
 
 
 def test_no_boxes_at_all_is_pure_background() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsl.geometry import Flip, PatchShuffle, Resize
+from dsl.geometry import Affine, Flip, PatchShuffle, Resize, VerticalFlip
 from dsl.ssod.adaptive_filter import FixedThreshold, Partition
 from dsl.ssod.pseudo_labels import PseudoLabels, carry, named
 from dsl.types import Detections, Objects, Targets
@@ -121,6 +121,39 @@ def test_foreground_and_ignored_boxes_move_alike() -> None:
     for found_row, wanted in zip(rows(moved), sorted(expected), strict=True):
         assert found_row[0] == pytest.approx(wanted[0], abs=1e-3)
         assert found_row[1:] == wanted[1:]
+
+
+def test_certainty_goes_with_its_box() -> None:
+    """Each box has a certainty of its own, so a moved one tells whose it is."""
+    found = detections(200)
+    certainty = torch.linspace(0.01, 0.99, 200)
+    doubtful = torch.arange(200) % 7 == 0
+    pseudo = PseudoLabels.of(found, split(found), doubtful, certainty)
+    targets = pseudo.targets()
+    assert targets.certainty is not None
+    owner = {round(float(c), 6): m for m, c in enumerate(certainty)}
+    kept = (pseudo.foreground | pseudo.ignored).nonzero().squeeze(1)
+    assert pseudo.rejected.any()
+    for m, box, sure in zip(kept.tolist(), targets.boxes, targets.certainty.tolist(), strict=True):
+        assert torch.equal(box, found.boxes[m])
+        assert sure == (0 if pseudo.rejected[m] else pytest.approx(float(certainty[m])))
+    assert torch.equal(pseudo.cpu().certainty, certainty)
+    assert torch.equal(targets.to(torch.device("cpu")).certainty, targets.certainty)
+    shift, roll = Affine(60, 60, (1.0, 0.0, 5.0, 0.0, 1.0, -3.0)), PatchShuffle(60, 60, 17, 20)
+    same = Resize((60, 60), (60, 60))
+    for moves in ([Flip(60)], [VerticalFlip(60)], [shift], [roll], [same, shift, roll, Flip(60)]):
+        moved = carry(targets, moves, size=torch.tensor([60, 60]))
+        assert moved.certainty is not None
+        assert len(moved) > 50
+        for label, ignored, sure in zip(
+            moved.labels.tolist(), moved.ignored.tolist(), moved.certainty.tolist(), strict=True
+        ):
+            if sure > 0:
+                m = owner[round(sure, 6)]
+                assert label == found.labels[m]
+                assert ignored == pseudo.ignored[m]
+            else:
+                assert ignored  # a doubted class, or too small a piece of a box
 
 
 def test_boxes_are_cut_to_the_valid_area_whatever_their_part() -> None:

@@ -3,7 +3,7 @@
 const KINDS = [
   ["learned", "learned", "taught to the student"],
   ["wrong", "learned, but wrong", "taught to the student against the ground truth"],
-  ["ignored", "ignored", "too uncertain: no loss there"],
+  ["ignored", "ignored", "too uncertain: no box is learned there"],
   ["rejected", "rejected by MetaNet", "its class was doubted: no loss there"],
   ["missed", "missed", "an object that was not taught"],
 ];

@@ -97,8 +97,8 @@ def build_method(config: Config, detector: FCOS) -> Method:
     return DSL(
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
         metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
-        one_class=teaching.one_class, names=teaching.metanet_rule == "names",
-        soft=teaching.targets == "soft",
+        one_class=teaching.one_class, rival_iou=teaching.rival_iou,
+        names=teaching.metanet_rule == "names", soft=teaching.targets == "soft",
     )  # fmt: skip
 
 

@@ -127,6 +127,9 @@ class TeachingConfig(_Section):
     one_class: bool = True
     """Of foreground boxes that lie on each other, teach the best alone, whatever their classes; the
     others become ignored."""
+    rival_iou: Share = 0.6
+    """From this overlap (IoU) on they do. The lower, the fewer parts and doubles of an object are
+    taught, and the fewer objects that stand before each other."""
     window: PositiveInt = 1000
     """Unlabeled images that the thresholds look back on."""
     metanet: str = "tf_efficientnet_lite0"

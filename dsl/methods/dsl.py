@@ -53,14 +53,14 @@ class DSL(Method):
     def __init__(
         self, detector: FCOS, criterion: Criterion, *, decoder: Decoder, policy: Policy,
         metanet: MetaNet | None, weights: Weights, shared_counts: bool = True,
-        one_class: bool = False, names: bool = False, soft: bool = False,
+        one_class: bool = False, rival_iou: float = 0.6, names: bool = False, soft: bool = False,
     ) -> None:  # fmt: skip
-        """`one_class`: of boxes that lie on each other, only the best is taught. `names`: MetaNet
-        has a say in the class of every object, instead of a bar that foreground must pass.
+        """`one_class`: of boxes that overlap by `rival_iou`, only the best is taught. `names`:
+        MetaNet has a say in the class of every object, instead of a bar that foreground must pass.
         `soft`: classes are taught as sure as the teacher is, those between the bars too."""
         super().__init__()
         self.shared_counts, self.one_class, self.names = shared_counts, one_class, names
-        self.soft = soft
+        self.soft, self.rival_iou = soft, rival_iou
         self.student, self.teacher = detector, make_teacher(detector)
         self.criterion, self.decoder, self.weights = criterion, decoder, weights
         self.policy, self.metanet = policy, metanet
@@ -167,7 +167,7 @@ class DSL(Method):
 
     def _split(self, found: Detections) -> Partition:
         part = self.policy.split(found.scores, found.labels)
-        return best_of_rivals(found, part, iou=self.decoder.nms_iou) if self.one_class else part
+        return best_of_rivals(found, part, iou=self.rival_iou) if self.one_class else part
 
     def after_step(self, step: int) -> None:
         update_teacher(self.teacher, self.student, keep_rate=self.weights.keep_rate, step=step)

@@ -67,13 +67,14 @@ def _detector(num_classes: int, seed: int) -> FCOS:
 def method(
     weights: Weights | None = None, *, policy: Policy = FIXED, metanet: MetaNet | None = None,
     num_classes: int = 3, seed: int = 0, started: bool = True, one_class: bool = False,
-    names: bool = False, soft: bool = False,
+    rival_iou: float = 0.6, names: bool = False, soft: bool = False,
 ) -> DSL:  # fmt: skip
     """With another teacher than student, as after some steps, so that it is told who is asked."""
     detector = copy.deepcopy(_detector(num_classes, seed))
     built = DSL(
         detector, CRITERION, decoder=DECODER, policy=copy.deepcopy(policy), metanet=metanet,
-        weights=weights or Weights(), one_class=one_class, names=names, soft=soft,
+        weights=weights or Weights(), one_class=one_class, rival_iou=rival_iou,
+        names=names, soft=soft,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -744,9 +745,12 @@ def test_metanet_names_what_the_detector_found() -> None:
     assert rejected > 0
 
 
-def test_of_boxes_on_one_object_the_best_is_taught_alone() -> None:
+@pytest.mark.parametrize("overlap", [0.6, 0.3])
+def test_of_boxes_on_one_object_the_best_is_taught_alone(overlap: float) -> None:
     batch = plain_batch()
-    before, after = (method(one_class=on).pseudo_label(weak_of(batch)) for on in (False, True))
+    before, after = (
+        method(one_class=on, rival_iou=overlap).pseudo_label(weak_of(batch)) for on in (False, True)
+    )
     outdone = 0
     for all_taught, best_taught in zip(before, after, strict=True):
         found, taken = all_taught.detections, torch.zeros_like(all_taught.foreground)
@@ -754,7 +758,7 @@ def test_of_boxes_on_one_object_the_best_is_taught_alone() -> None:
             if not all_taught.foreground[place]:
                 continue
             better = found.boxes[taken]
-            if len(better) == 0 or box_iou(found.boxes[place, None], better).max() <= 0.6:
+            if len(better) == 0 or box_iou(found.boxes[place, None], better).max() <= overlap:
                 taken[place] = True
         assert torch.equal(best_taught.foreground, taken)
         assert torch.equal(

@@ -22,7 +22,7 @@ class PseudoLabels:
 
     detections: Detections
     foreground: Tensor  # (M,) bool: what the student is to learn
-    ignored: Tensor  # (M,) bool: no gradient there
+    ignored: Tensor  # (M,) bool: no box is learned there, and no class but by its certainty
     rejected: Tensor  # (M,) bool: was foreground until its class was doubted; ignored too
     certainty: Tensor | None = None  # (M,): the class scores to learn, ignored ones too; None: 1
 

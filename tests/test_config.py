@@ -125,3 +125,16 @@ def test_names_without_a_band_between_the_bars_or_with_soft_targets_are_refused(
     row = load_config("small", plain | own_settings("ablations/single-1"))
     assert row.teaching.thresholds == "single"
     build_method(row, build_detector(row, 2))
+
+
+def test_the_overlap_of_rivals_reaches_the_method() -> None:
+    from dsl.compose import build_detector, build_method
+    from dsl.methods.dsl import DSL
+    from dsl.models.decode import Decoder
+
+    plain = {"method": "dsl", "model.weights": "none", "teaching.metanet": "off"}
+    for recipe, overlap in (("small", Decoder().nms_iou), ("animals", 0.3)):
+        config = load_config(recipe, plain)
+        method = build_method(config, build_detector(config, 2))
+        assert isinstance(method, DSL)
+        assert method.rival_iou == overlap

@@ -81,10 +81,14 @@ def build_method(config: Config, detector: FCOS) -> Method:
             "--set teaching.metanet_rule=bar, or other thresholds"
         )
     named = teaching.metanet_rule == "names" and teaching.metanet != "off"
-    if teaching.targets == "soft" and (named or teaching.normaliser == "separate"):
+    if teaching.targets == "soft" and named:
         raise UserError(
-            "teaching.targets = 'soft': names give an object one class and no score of it, and "
-            "separate counts leave out what is taught softly; --set teaching.metanet_rule=bar "
+            "teaching.targets = 'soft': names give an object one class and no score of it; "
+            "--set teaching.metanet_rule=bar, or targets = 'hard'"
+        )
+    if teaching.targets == "soft" and teaching.normaliser == "separate":
+        raise UserError(
+            "teaching.targets = 'soft': separate counts leave out what is taught softly; "
             "--set teaching.normaliser=joint, or targets = 'hard'"
         )
     weights = Weights(

@@ -116,9 +116,10 @@ def test_names_without_a_band_between_the_bars_or_with_soft_targets_are_refused(
     with pytest.raises(UserError, match="metanet_rule=bar"):
         build_method(config, build_detector(config, 2))
     soft = plain | {"teaching.targets": "soft"}
-    for refused in ({}, {"teaching.metanet_rule": "bar", "teaching.normaliser": "separate"}):
+    separate = {"teaching.metanet_rule": "bar", "teaching.normaliser": "separate"}
+    for refused, fix in (({}, "metanet_rule=bar"), (separate, "normaliser=joint")):
         config = load_config("small", soft | refused)
-        with pytest.raises(UserError, match=r"targets = 'soft'.*metanet_rule=bar"):
+        with pytest.raises(UserError, match=rf"targets = 'soft'.*teaching\.{fix}"):
             build_method(config, build_detector(config, 2))
     config = load_config("small", soft | {"teaching.metanet": "off"})
     build_method(config, build_detector(config, 2))

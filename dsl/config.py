@@ -108,6 +108,9 @@ class TeachingConfig(_Section):
     teacher_size: Literal["test", "drawn"] | PositiveInt = "test"
     """Short side of the images that the teacher looks at: the test's, drawn as training does, or
     this many pixels. Of images larger than the student's a weak teacher may see more."""
+    keep_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of its averaged weights (EMA) once it teaches; "none": as `optim.keep_rate`, which is that of
+    the burn-in. The larger, the steadier, and the later it knows what the student has learned."""
     thresholds: Literal["paper", "literal", "code", "fixed", "single"] = "paper"
     """The bar above which a detection is taught (tau2): "paper", "literal" and "code" follow the
     teacher, class by class; "fixed" is one bar; "single" is one bar without an ignore band."""

@@ -42,6 +42,7 @@ class Weights:
     normaliser: Literal["joint", "separate"] = "joint"
     burn_in: float = 0.2  # share of the run on labels alone
     keep_rate: float = 0.99  # epsilon; 0: the teacher is the student itself
+    teaching_keep_rate: float | None = None  # epsilon after the burn-in; None: the same
 
 
 class DSL(Method):
@@ -170,7 +171,10 @@ class DSL(Method):
         return best_of_rivals(found, part, iou=self.rival_iou) if self.one_class else part
 
     def after_step(self, step: int) -> None:
-        update_teacher(self.teacher, self.student, keep_rate=self.weights.keep_rate, step=step)
+        keep_rate, later = self.weights.keep_rate, self.weights.teaching_keep_rate
+        if self.teaching and later is not None:
+            keep_rate = later
+        update_teacher(self.teacher, self.student, keep_rate=keep_rate, step=step)
 
     def _observe(self, pseudo: Sequence[PseudoLabels]) -> None:
         """The thresholds of the next step follow what was found in this one, on all ranks."""

@@ -128,14 +128,15 @@ def test_names_without_a_band_between_the_bars_or_with_soft_targets_are_refused(
     build_method(row, build_detector(row, 2))
 
 
-def test_the_overlap_of_rivals_reaches_the_method() -> None:
+def test_the_overlap_of_rivals_and_the_teachers_rate_reach_the_method() -> None:
     from dsl.compose import build_detector, build_method
     from dsl.methods.dsl import DSL
     from dsl.models.decode import Decoder
 
     plain = {"method": "dsl", "model.weights": "none", "teaching.metanet": "off"}
-    for recipe, overlap in (("small", Decoder().nms_iou), ("animals", 0.3)):
+    for recipe, overlap, rate in (("small", Decoder().nms_iou, None), ("animals", 0.3, 0.998)):
         config = load_config(recipe, plain)
         method = build_method(config, build_detector(config, 2))
         assert isinstance(method, DSL)
         assert method.rival_iou == overlap
+        assert (method.weights.keep_rate, method.weights.teaching_keep_rate) == (0.99, rate)

@@ -117,11 +117,15 @@ def check_window(case: Case) -> Iterator[Finding]:
 
 def check_averaging(case: Case) -> Iterator[Finding]:
     """The averaged weights are the ones evaluated and saved: over 1 / (1 - keep_rate) steps."""
-    name, keep_rate, steps = "averaging", case.config.optim.keep_rate, case.length.steps
+    name, steps, teaching = "averaging", case.length.steps, case.config.teaching
+    key, keep_rate, share = "optim", case.config.optim.keep_rate, 1.0
+    if case.teaches and teaching.keep_rate is not None:  # it begins when the burn-in is over
+        key, keep_rate, share = "teaching", teaching.keep_rate, 1 - teaching.burn_in
+    steps = None if steps is None else round(share * steps)
     span = 1 / (1 - keep_rate)
     told = f"weights are averaged over about {span:,.0f} steps"
     if steps is not None and span > steps / 2:
-        fix = f"train longer, or --set optim.keep_rate={max(0.0, 1 - 10 / steps):.3g}"
+        fix = f"train longer, or --set {key}.keep_rate={max(0.0, 1 - 10 / steps):.3g}"
         yield Finding("warning", name, f"{told} of {steps:,}: its beginning weighs in", fix)
     else:
         yield Finding("ok", name, told)

@@ -246,6 +246,8 @@ FAULTS: dict[str, tuple[str, str, Callable[[Setup], object]]] = {
         lambda s: s.set(teaching__window=300, run__steps=50, optim__keep_rate=0.9)),
     "averaging over more than the run": (
         "warning", "averaging", lambda s: s.set(optim__keep_rate=0.9999)),
+    "a teacher averaged over more than it teaches": (
+        "warning", "averaging", lambda s: s.set(teaching__keep_rate=0.9999)),
 }  # fmt: skip
 
 

@@ -789,6 +789,22 @@ def test_the_teacher_follows_the_student_after_a_step() -> None:
         torch.testing.assert_close(tensor, 0.9 * before[name] + 0.1 * student[name])
 
 
+@pytest.mark.parametrize(("started", "later", "kept"), [
+    (True, 0.75, 0.75), (True, 0.0, 0.0), (True, None, 0.5), (False, 0.75, 0.5)])  # fmt: skip
+def test_the_teacher_has_a_rate_of_its_own_once_it_teaches(
+    started: bool, later: float | None, kept: float
+) -> None:
+    built = method(Weights(keep_rate=0.5, teaching_keep_rate=later), started=started)
+    student = dict(built.student.named_parameters())
+    for tensor in student.values():
+        tensor.data += 1
+    before = {k: v.clone() for k, v in built.teacher.named_parameters()}
+    built.after_step(1000)
+    for name, tensor in built.teacher.named_parameters():
+        expected = kept * before[name] + (1 - kept) * student[name]
+        torch.testing.assert_close(tensor, expected)
+
+
 def test_half_size_images_leave_no_trace_in_the_running_statistics() -> None:
     built, batch = method(), plain_batch()
     student = copy.deepcopy(built.student).train()

@@ -97,7 +97,8 @@ def build_method(config: Config, detector: FCOS) -> Method:
         scale_warmup=teaching.scale_warmup,
         boxes=teaching.learn_boxes, half_view=teaching.half_view, normaliser=teaching.normaliser,
         burn_in=teaching.burn_in, keep_rate=config.optim.keep_rate,
-        teaching_keep_rate=teaching.keep_rate,
+        # Rate 0 means no teacher (an ablation's row), whatever the recipe beneath says of one.
+        teaching_keep_rate=teaching.keep_rate if config.optim.keep_rate else None,
     )  # fmt: skip
     return DSL(
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),

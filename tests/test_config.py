@@ -140,3 +140,7 @@ def test_the_overlap_of_rivals_and_the_teachers_rate_reach_the_method() -> None:
         assert isinstance(method, DSL)
         assert method.rival_iou == overlap
         assert (method.weights.keep_rate, method.weights.teaching_keep_rate) == (0.99, rate)
+    row = load_config("animals", plain | own_settings("ablations/teacher-none"))
+    method = build_method(row, build_detector(row, 2))
+    assert isinstance(method, DSL)
+    assert (method.weights.keep_rate, method.weights.teaching_keep_rate) == (0, None)

@@ -216,7 +216,7 @@ def build_batches(
     tilt = Tilt(0.5) if views.strong == "code" else None
     shuffle = Shuffle(teaching.shuffle_rounds, teaching.shuffle_share)
     of_labeled = LabeledViews(
-        replace(weak, zoom=views.labeled_zoom),
+        weak,
         strong=strong if views.labeled == "strong" else None,
         shuffle=replace(shuffle, probability=views.labeled_shuffle),
     )
@@ -225,7 +225,7 @@ def build_batches(
         weak
         if teaching.teacher_size == "drawn"
         else replace(weak, short_sides=(short_side,), max_side=max_side),
-        replace(weak, zoom=teaching.zoom), strong, shuffle, tilt,
+        weak, strong, shuffle, tilt,
     )  # fmt: skip
     streams: tuple[Stream[Sample], Stream[Pair] | None] = (
         Stream(labeled, of_labeled, seed, "labeled"),

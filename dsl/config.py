@@ -27,7 +27,6 @@ RECIPES = Path(__file__).parent / "recipes"
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Zoom = Annotated[float, Field(ge=1, le=4)]
 
 
 class _Section(BaseModel):
@@ -97,8 +96,6 @@ class ViewsConfig(_Section):
     """View of the labeled images: weak = resize and flip; or strong."""
     labeled_shuffle: Share = 0.0
     """Share of the labeled images that are patch-shuffled too."""
-    labeled_zoom: Zoom = 1.0
-    """Labeled images are shown as a random window, up to so many times enlarged; 1: whole."""
 
 
 class TeachingConfig(_Section):
@@ -154,9 +151,6 @@ class TeachingConfig(_Section):
     """Exchanges of patch shuffle in the strong view (J); 0: none."""
     shuffle_share: Share = 1.0
     """Share of the unlabeled images that are patch-shuffled."""
-    zoom: Zoom = 1.0
-    """The student sees a random window, up to so many times enlarged, of what the teacher sees
-    whole; 1: the whole too."""
     learn_boxes: bool = True
     """Learn boxes and centerness from pseudo-labels too, not their classes alone."""
     half_view: bool = True

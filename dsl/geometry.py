@@ -69,24 +69,6 @@ class VerticalFlip:
 
 
 @dataclass(frozen=True)
-class Crop:
-    """A window of the image. A box of which the window shows little becomes ignored."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    def image(self, image: Tensor) -> Tensor:
-        below, beyond = self.top + self.height, self.left + self.width
-        return image[..., self.top : below, self.left : beyond]
-
-    def targets(self, targets: Targets) -> Targets:
-        moved = targets.boxes - targets.boxes.new_tensor([self.left, self.top]).repeat(2)
-        return _cut(targets, moved, self.height, self.width)
-
-
-@dataclass(frozen=True)
 class PatchShuffle:
     """The image cut in two and its parts exchanged, over and over (DSL, Algorithm 1).
 
@@ -176,19 +158,14 @@ class Affine:
         moved = torch.stack(
             [across.amin(0), along.amin(0), across.amax(0), along.amax(0)], dim=-1
         )  # (M, 4)
-        return _cut(targets, moved, self.height, self.width)
+        limit = moved.new_tensor([self.width, self.height, self.width, self.height])
+        inside = torch.minimum(moved.clamp(min=0), limit)
+        shares = _areas(inside) / _areas(moved).clamp(min=1e-9)
+        left = shares > 0
+        return replace(targets, boxes=inside).put_aside(shares < MIN_SHARE)[left]
 
     def _rows(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         return self.matrix[:3], self.matrix[3:]
-
-
-def _cut(targets: Targets, moved: Tensor, height: int, width: int) -> Targets:
-    """The targets with their boxes at `moved` (M, 4), cut to the image: those outside are left out,
-    those that mostly are become ignored."""
-    limit = moved.new_tensor([width, height, width, height])
-    inside = torch.minimum(moved.clamp(min=0), limit)
-    shares = _areas(inside) / _areas(moved).clamp(min=1e-9)
-    return replace(targets, boxes=inside).put_aside(shares < MIN_SHARE)[shares > 0]
 
 
 def _areas(boxes: Tensor) -> Tensor:

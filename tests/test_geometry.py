@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsl.geometry import Crop, Flip, Resize, VerticalFlip, clip, move_image, move_targets
+from dsl.geometry import Flip, Resize, VerticalFlip, clip, move_image, move_targets
 from dsl.image import fitted_size
 from dsl.types import Targets
 
@@ -55,36 +55,8 @@ def test_flipping_twice_changes_nothing(flips: list) -> None:
     assert move_targets(once, flips).boxes[0].tolist() == list(box)
 
 
-@pytest.mark.parametrize(
-    ("box", "ignored"),
-    [
-        ((20, 10, 36, 18), False),  # inside
-        ((10, 10, 26, 20), False),  # three quarters of it are shown
-        ((0, 0, 60, 40), False),  # it fills the window
-        ((4, 10, 16, 20), False),  # a third
-        ((2, 10, 14, 20), True),  # a sixth: too little to call it an object, no background either
-        ((15, 1, 20, 10), True),
-    ],
-)
-def test_a_window_cuts_boxes_as_it_cuts_pixels(box: tuple[int, ...], ignored: bool) -> None:
-    window = Crop(top=8, left=12, height=24, width=32)
-    known = Targets(torch.tensor([box]).float(), torch.tensor([4]), torch.tensor([False]))
-    moved, after = window.image(painted(40, 60, box)), window.targets(known)
-    assert moved.shape == (3, 24, 32)
-    assert after.boxes.tolist() == [extent(moved)]
-    assert after.ignored.tolist() == [ignored]
-
-
-def test_a_window_leaves_out_what_it_does_not_show() -> None:
-    window = Crop(top=8, left=12, height=24, width=32)
-    for box in ((0, 0, 12, 40), (44, 0, 60, 40), (0, 0, 60, 8), (0, 32, 60, 40)):
-        assert len(window.targets(one(box))) == 0
-
-
 def test_no_boxes_stay_no_boxes() -> None:
-    moved = move_targets(
-        Targets.empty(), [Flip(60), Resize((40, 60), (80, 120)), Crop(3, 4, 80, 70)]
-    )
+    moved = move_targets(Targets.empty(), [Flip(60), Resize((40, 60), (80, 120))])
     assert len(clip(moved, 80, 120)) == 0
 
 

@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from dsl.geometry import (
-    Affine,
-    Crop,
-    Flip,
-    PatchShuffle,
-    Resize,
-    VerticalFlip,
-    move_image,
-    move_targets,
-)  # fmt: skip
+from dsl.geometry import Affine, Flip, PatchShuffle, Resize, VerticalFlip, move_image, move_targets
 from dsl.models.assign import BACKGROUND, IGNORED, Assigner, locate, to_boxes
 from dsl.models.decode import Decoder
 from dsl.ssod.adaptive_filter import CURVES, UNSEEN, AdaptiveThreshold
@@ -59,7 +50,7 @@ def chains(draw: st.DrawFn, size: tuple[int, int]) -> tuple[list[Operation], tup
     longer either lit or dark (.67 * .67 < .5)."""
     steps: list[Operation] = []
     enlarged = False
-    kinds = st.sampled_from(["flip", "upset", "roll", "shift", "enlarge", "window"])
+    kinds = st.sampled_from(["flip", "upset", "roll", "shift", "enlarge"])
     for kind in draw(st.lists(kinds, max_size=6)):
         height, width = size
         if kind == "flip":
@@ -72,10 +63,6 @@ def chains(draw: st.DrawFn, size: tuple[int, int]) -> tuple[list[Operation], tup
         elif kind == "shift":
             x, y = draw(st.integers(-width, width)), draw(st.integers(-height, height))
             steps.append(Affine(height, width, (1.0, 0.0, float(x), 0.0, 1.0, float(y))))
-        elif kind == "window":
-            top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
-            size = draw(st.integers(1, height - top)), draw(st.integers(1, width - left))
-            steps.append(Crop(top, left, *size))
         elif not enlarged:
             enlarged = True
             size = (height * draw(st.integers(1, 2)), width * draw(st.integers(1, 2)))

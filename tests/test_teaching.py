@@ -22,7 +22,7 @@ from dsl.data.formats import open_dataset
 from dsl.data.views import UnlabeledViews, read_record
 from dsl.engine.checkpoint import load_checkpoint
 from dsl.errors import UserError
-from dsl.geometry import Crop, VerticalFlip
+from dsl.geometry import VerticalFlip
 from dsl.randomness import generator
 from dsl.report.run_folder import read_run
 
@@ -103,26 +103,6 @@ def test_all_views_are_turned_upside_down_where_asked_for(
         turned = [any(isinstance(move, VerticalFlip) for move in moves) for moves in drawn]
         assert any(turned) == upset
         assert not all(turned)
-
-
-@pytest.mark.parametrize("teacher_size", ["test", "drawn", 100])
-def test_the_student_zooms_where_asked_for_and_the_teacher_never(
-    coco: Coco, teacher_size: str | int
-) -> None:
-    labeled, unlabeled = data(coco)
-    sets = open_dataset(labeled), open_dataset(unlabeled)
-    read = read_record(sets[1], 0, short_side=64)
-    for zooms in ({}, {"views.labeled_zoom": 1.5}, {"teaching.zoom": 2.0}):
-        settings = SETTINGS | zooms | {"teaching.teacher_size": teacher_size}
-        batches = build_batches(load_config("tiny", settings), *sets, rank=0, ranks=1)
-        assert batches.unlabeled is not None
-        views = batches.unlabeled.views
-        assert isinstance(views, UnlabeledViews)
-        windows = [
-            any(isinstance(move, Crop) for move in view.draw(read, generator(0, "t", 0))[1])
-            for view in (batches.labeled.views.weak, views.weak, views.sizes)
-        ]
-        assert windows == ["views.labeled_zoom" in zooms, False, "teaching.zoom" in zooms]
 
 
 def state_of(folder: Path) -> dict[str, Any]:

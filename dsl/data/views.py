@@ -3,7 +3,6 @@
 The file is read once. All numbers are drawn from the generator that the caller hands in.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,6 @@ from dsl.data.augment import Strong
 from dsl.data.index import Index
 from dsl.geometry import (
     Affine,
-    Crop,
     Flip,
     PatchShuffle,
     Resize,
@@ -48,27 +46,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Weak:
-    """Resize to a drawn short side, perhaps zoom in, and flip."""
+    """Resize to a drawn short side, and flip."""
 
     short_sides: tuple[int, ...]
     max_side: int
     flip: bool
     flip_vertical: bool = False
-    zoom: float = 1.0  # the largest
-
-    @property
-    def largest(self) -> int:
-        """The short side of the largest image that a view is cut from."""
-        return math.ceil(max(self.short_sides) * self.zoom)
 
     def draw(self, read: ReadImage, random: np.random.Generator) -> tuple[Resize, list[Operation]]:
         """The resize from the file's pixels, and what follows it."""
         resize = _resize(read, int(random.choice(self.short_sides)), self.max_side)
         height, width = resize.target
         moves: list[Operation] = []
-        if self.zoom > 1:
-            resize, window = _zoomed(resize, self.zoom ** random.random(), random)
-            moves.append(window)
         if self.flip and random.random() < 0.5:
             moves.append(Flip(width))
         if self.flip_vertical and random.random() < 0.5:
@@ -133,10 +122,10 @@ class LabeledViews:
         return replace(self, weak=replace(self.weak, short_sides=(short_side,)))
 
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Sample:
-        read = read_record(index, position, short_side=self.weak.largest)
+        read = read_record(index, position, short_side=max(self.weak.short_sides))
         resize, moves = self.weak.draw(read, random)
         if self.shuffle is not None:
-            moves += self.shuffle.draw(_size_after(resize, moves), random)
+            moves += self.shuffle.draw(resize.target, random)
         image = move_image(_shown(read, resize), moves)
         if self.strong is not None:
             image = self.strong(image, random)
@@ -160,14 +149,13 @@ class UnlabeledViews:
         return replace(self, sizes=replace(self.sizes, short_sides=(short_side,)))
 
     def __call__(self, index: Index, position: int, random: np.random.Generator) -> Pair:
-        largest = max(self.weak.largest, self.sizes.largest)
+        largest = max(*self.weak.short_sides, *self.sizes.short_sides)
         read = read_record(index, position, short_side=largest)
         to_weak, weak_moves = self.weak.draw(read, random)
         to_strong, strong_moves = self.sizes.draw(read, random)
-        size = _size_after(to_strong, strong_moves)
         if self.tilt is not None:
-            strong_moves += self.tilt.draw(size, random)
-        strong_moves += self.shuffle.draw(size, random)
+            strong_moves += self.tilt.draw(to_strong.target, random)
+        strong_moves += self.shuffle.draw(to_strong.target, random)
         strong = self.strong(move_image(_shown(read, to_strong), strong_moves), random)
         weak = move_image(_shown(read, to_weak), weak_moves)
         # Flips undo themselves in any order; the resize leads from one view's size to the other's.
@@ -198,20 +186,6 @@ def _resize(read: ReadImage, short_side: int, max_side: int) -> Resize:
     # A JPEG may have been decoded at a reduced scale: the recorded resize starts at the full one.
     size = (read.height, read.width)
     return Resize(size, fitted_size(*size, short_side=short_side, max_side=max_side))
-
-
-def _zoomed(resize: Resize, factor: float, random: np.random.Generator) -> tuple[Resize, Crop]:
-    """A resize to `factor` times the size, and a window of it that is as large as it was before."""
-    height, width = resize.target
-    tall, wide = round(height * factor), round(width * factor)
-    top, left = random.integers(0, tall - height + 1), random.integers(0, wide - width + 1)
-    return replace(resize, target=(tall, wide)), Crop(int(top), int(left), height, width)
-
-
-def _size_after(resize: Resize, moves: Sequence[Operation]) -> tuple[int, int]:
-    """Height and width of what is shown; flips do not change them."""
-    windows = [(move.height, move.width) for move in moves if isinstance(move, Crop)]
-    return windows[-1] if windows else resize.target
 
 
 def _shown(read: ReadImage, resize: Resize) -> Tensor:

@@ -20,7 +20,7 @@ from dsl.engine.optim import Schedule, build_optimizer
 from dsl.engine.precision import choose_precision, make_plugin
 from dsl.engine.processes import PATIENCE
 from dsl.engine.train import Length, Settings
-from dsl.engine.winograd import quicken
+from dsl.engine.winograd import quicken, share_maps
 from dsl.errors import UserError
 from dsl.inference import Detector, Model
 from dsl.methods.base import Method
@@ -66,14 +66,22 @@ def build_detector(config: Config, num_classes: int, *, restored: bool = False) 
 def build_method(config: Config, detector: FCOS) -> Method:
     """The iteration that the settings ask for."""
     assigner = Assigner(config.model.size_ranges, center_radius=config.model.center_radius)
-    model, shared = config.model, config.model.shared_counts
+    model = config.model
     criterion = Criterion(
         assigner, box_weight=model.box_weight, by_centerness=model.box_loss == "weighted"
     )
+    method: Method
     if config.method == "supervised":
-        return Supervised(
-            detector, criterion, keep_rate=config.optim.keep_rate, shared_counts=shared
+        method = Supervised(
+            detector, criterion, keep_rate=config.optim.keep_rate, shared_counts=model.shared_counts
         )
+    else:
+        method = _build_dsl(config, detector, criterion)
+    share_maps(method)
+    return method
+
+
+def _build_dsl(config: Config, detector: FCOS, criterion: Criterion) -> DSL:
     teaching = config.teaching
     if teaching.thresholds == "single" and teaching.metanet_rule == "names":
         raise UserError(
@@ -102,7 +110,8 @@ def build_method(config: Config, detector: FCOS) -> Method:
     )  # fmt: skip
     return DSL(
         detector, criterion, decoder=Decoder(), policy=build_policy(config, detector.num_classes),
-        metanet=build_metanet(config, detector), weights=weights, shared_counts=shared,
+        metanet=build_metanet(config, detector), weights=weights,
+        shared_counts=config.model.shared_counts,
         one_class=teaching.one_class, rival_iou=teaching.rival_iou,
         names=teaching.metanet_rule == "names", soft=teaching.targets == "soft",
     )  # fmt: skip

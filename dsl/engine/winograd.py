@@ -39,6 +39,17 @@ def quicken(network: nn.Module) -> None:
             module.__class__ = QuickConv2d
 
 
+def share_maps(method: nn.Module) -> None:
+    """In a call of `method`, which changes no weight, bring each weight that learns onto tiles
+    once: for all levels of the pyramid and all views of the step."""
+    method.register_forward_pre_hook(lambda *_: _SHARED.append({}))
+    method.register_forward_hook(lambda *_: _SHARED.clear(), always_call=True)
+
+
+# One dictionary while such a call lasts: weight to (O, 36, C).
+_SHARED: list[dict[Tensor, Tensor]] = []
+
+
 def _fits(conv: nn.Conv2d) -> bool:
     shape = (conv.kernel_size, conv.stride, conv.padding, conv.dilation)
     plain = shape == ((3, 3), (1, 1), (1, 1), (1, 1)) and conv.groups == 1
@@ -50,9 +61,18 @@ class QuickConv2d(nn.Conv2d):
 
     def forward(self, image: Tensor) -> Tensor:
         if self._gains(image):
-            output: Tensor = _Winograd.apply(image, self.weight, self.bias)
+            output: Tensor = _Winograd.apply(image, self.weight, self.bias, self._maps())
             return output
         return super().forward(image)
+
+    def _maps(self) -> Tensor:
+        """The weight on tiles, (O, 36, C)."""
+        # What no backward pass keeps is not kept for the rest of the call either.
+        if not _SHARED or not torch.is_grad_enabled():
+            return _weight_on_tiles(self.weight)
+        if self.weight not in _SHARED[0]:
+            _SHARED[0][self.weight] = _weight_on_tiles(self.weight)
+        return _SHARED[0][self.weight]
 
     def _gains(self, image: Tensor) -> bool:
         # An exported file holds the convolution itself.
@@ -72,38 +92,45 @@ class _Winograd(torch.autograd.Function):
     """N images, C channels in, O out, T tiles."""
 
     @staticmethod
-    def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        out, channels = weight.shape[:2]
+    def forward(
+        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, maps: Tensor
+    ) -> Tensor:
+        """`maps`: the weight on tiles; gradients go to the weight itself."""
         inputs = _on_tiles(INPUT, _cut(image))  # (T, 36, C)
-        weights = (WEIGHT @ weight.reshape(-1, 9).T).view(36, out, channels)
-        products = torch.bmm(inputs.transpose(0, 1), weights.transpose(1, 2))  # (36, T, O)
+        products = torch.bmm(inputs.transpose(0, 1), maps.permute(1, 2, 0))  # (36, T, O)
         outputs = _on_tiles(OUTPUT, products.transpose(0, 1))  # (T, 16, O)
         if bias is not None:
             outputs += bias
-        ctx.save_for_backward(inputs, weights)
+        ctx.save_for_backward(inputs, maps)
         ctx.shape = image.shape
         return _join(outputs, image.shape)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        inputs, weights = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, maps = ctx.saved_tensors
         of_image, of_weight, of_bias = None, None, None
         products = _on_tiles(OUTPUT.T, _split(grad))  # (T, 36, O)
         if ctx.needs_input_grad[0]:
-            tiles = torch.bmm(products.transpose(0, 1), weights)  # (36, T, C)
+            tiles = torch.bmm(products.transpose(0, 1), maps.transpose(0, 1))  # (36, T, C)
             of_image = _uncut(_on_tiles(INPUT.T, tiles.transpose(0, 1)), ctx.shape)
         if ctx.needs_input_grad[1]:
-            maps = torch.bmm(products.permute(1, 2, 0), inputs.transpose(0, 1))  # (36, O, C)
-            of_weight = (WEIGHT.T @ maps.flatten(1)).T.reshape(*maps.shape[1:], 3, 3)
+            of_maps = torch.bmm(products.permute(1, 2, 0), inputs.transpose(0, 1))  # (36, O, C)
+            of_weight = _on_tiles(WEIGHT.T, of_maps.transpose(0, 1))  # (O, 9, C)
+            of_weight = of_weight.view(-1, 3, 3, maps.shape[2]).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
             of_bias = grad.sum(dim=(0, 2, 3))
-        return of_image, of_weight, of_bias
+        return of_image, of_weight, of_bias, None
 
 
 def _on_tiles(maps: Tensor, tiles: Tensor) -> Tensor:
     """(a, b) on (T, b, C): (T, a, C)."""
     return torch.bmm(maps.expand(len(tiles), -1, -1), tiles)
+
+
+def _weight_on_tiles(weight: Tensor) -> Tensor:
+    """(O, C, 3, 3) to (O, 36, C)."""
+    return _on_tiles(WEIGHT, weight.detach().permute(0, 2, 3, 1).flatten(1, 2))
 
 
 def _grid(shape: torch.Size) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from dsl.engine.winograd import (
     WIDE,
     QuickConv2d,
     quicken,
+    share_maps,
 )
 from dsl.models.decode import Decoder
 from dsl.models.exported import ExportedDetector, suppress_by_torchvision
@@ -84,6 +86,69 @@ def test_any_layout_and_more_channels_out_than_in(layout: torch.memory_format) -
     found = run(quick_copy(conv), image)
     assert_alike(found, run(copy.deepcopy(conv).double(), image.double()))
     assert found[0].is_contiguous(memory_format=torch.channels_last)
+
+
+class Twice(nn.Module):
+    """A step that shows two images to one convolution, and fails where it is told to."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.fails = conv, False
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.conv(image), self.conv(image.flip(3))
+        if self.fails:
+            raise RuntimeError("out of memory")
+        return outputs
+
+
+def kept_maps(step: nn.Module, image: Tensor) -> list[int]:
+    """Where the weights on tiles lie that a backward pass of the step would use."""
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        step(image)
+    shape = (MIN_CHANNELS, 36, MIN_CHANNELS)
+    return [tensor.data_ptr() for tensor in kept if tensor.shape == shape]
+
+
+def test_views_of_a_step_share_the_weight_on_tiles() -> None:
+    step = Twice(quick_copy(make()))
+    image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH)
+    apart = kept_maps(step, image)
+    assert len(apart) == len(set(apart)) == 2
+    wanted = [output.detach() for output in step(image)]
+    share_maps(step)
+    together = kept_maps(step, image)
+    assert len(together) == 2
+    assert len(set(together)) == 1
+    assert all(torch.equal(a, b) for a, b in zip(step(image), wanted, strict=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_next_step_sees_what_the_optimizer_changed(fails: bool, learns: bool) -> None:
+    """Fused optimizers change weights without raising their version."""
+    step = Twice(quick_copy(make()))
+    share_maps(step)
+    image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH)
+    optimizer = torch.optim.AdamW(step.parameters(), lr=0.1, fused=True)
+    step.fails = fails
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        kept = step(image)  # noqa: F841
+    for parameter in step.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    step.fails = False
+    with torch.set_grad_enabled(learns):
+        plain = nn.functional.conv2d(
+            image.double(), *[p.double() for p in step.parameters()], padding=1
+        )
+        assert_alike([step(image)[0]], [plain])
 
 
 def test_frozen_weights_and_an_image_without_gradient() -> None:

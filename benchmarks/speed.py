@@ -17,7 +17,7 @@ import torchvision
 from benchmarks.bars import Bar, finish, parser
 from dsl.engine.memory import keep_freed_memory
 from dsl.engine.precision import Choice, choose_precision
-from dsl.engine.winograd import quicken
+from dsl.engine.winograd import quicken, share_maps
 from dsl.methods.base import counts_of, normalise
 from dsl.models.assign import Assigner
 from dsl.models.decode import Decoder
@@ -49,6 +49,7 @@ class Ours:
         torch.manual_seed(0)
         self.net = FCOS(ResNet("resnet50"), CLASSES).to(memory_format=torch.channels_last)
         quicken(self.net)
+        share_maps(self.net.head)  # over the levels, as a training step does
         self.criterion = Criterion(Assigner((64, 128, 256, 512)))
         self.decoder = Decoder()
         asked: Choice = "bf16-mixed" if precision == "bf16" else "fp32"

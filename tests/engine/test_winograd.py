@@ -1,15 +1,17 @@
 """The quick convolution against the plain one in double precision."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dsl.compose import build_detector
+from dsl.compose import build_detector, build_method
 from dsl.config import load_config
+from dsl.data.loader import collate_samples
+from dsl.data.views import Sample
 from dsl.engine.winograd import (
     MIN_CHANNELS,
     MIN_TILES,
@@ -24,6 +26,7 @@ from dsl.models.decode import Decoder
 from dsl.models.exported import ExportedDetector, suppress_by_torchvision
 from dsl.models.fcos import FCOS
 from dsl.models.resnet import ResNet
+from dsl.types import Batch, Targets
 
 ENOUGH = 40  # side of an image that has enough tiles
 
@@ -102,7 +105,7 @@ class Twice(nn.Module):
         return outputs
 
 
-def kept_maps(step: nn.Module, image: Tensor) -> list[int]:
+def kept_maps(step: Callable[[], object], channels: int = MIN_CHANNELS) -> list[int]:
     """Where the weights on tiles lie that a backward pass of the step would use."""
     kept: list[Tensor] = []
 
@@ -111,19 +114,19 @@ def kept_maps(step: nn.Module, image: Tensor) -> list[int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        step(image)
-    shape = (MIN_CHANNELS, 36, MIN_CHANNELS)
+        step()
+    shape = (channels, 36, channels)
     return [tensor.data_ptr() for tensor in kept if tensor.shape == shape]
 
 
 def test_views_of_a_step_share_the_weight_on_tiles() -> None:
     step = Twice(quick_copy(make()))
     image = torch.randn(1, MIN_CHANNELS, ENOUGH, ENOUGH)
-    apart = kept_maps(step, image)
+    apart = kept_maps(lambda: step(image))
     assert len(apart) == len(set(apart)) == 2
     wanted = [output.detach() for output in step(image)]
     share_maps(step)
-    together = kept_maps(step, image)
+    together = kept_maps(lambda: step(image))
     assert len(together) == 2
     assert len(set(together)) == 1
     assert all(torch.equal(a, b) for a, b in zip(step(image), wanted, strict=True))
@@ -139,7 +142,7 @@ def test_the_next_step_sees_what_the_optimizer_changed(fails: bool, learns: bool
     optimizer = torch.optim.AdamW(step.parameters(), lr=0.1, fused=True)
     step.fails = fails
     with pytest.raises(RuntimeError) if fails else nullcontext():
-        kept = step(image)  # noqa: F841
+        step(image)
     for parameter in step.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -221,6 +224,17 @@ def test_detector_keeps_its_names_and_its_outputs() -> None:
     for name in ("class_logits", "distances", "centerness"):
         for a, b in zip(getattr(found, name), getattr(wanted, name), strict=True):
             assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
+def test_built_methods_share_over_the_levels() -> None:
+    config = load_config("small", {"model.weights": "none", "method": "supervised"})
+    method = build_method(config, build_detector(config, 3)).train()
+    pixels = torch.randint(0, 255, (3, 320, 320), dtype=torch.uint8)
+    none = Targets(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long), torch.zeros(0).bool())
+    batch = Batch(collate_samples([Sample(pixels, none)] * 4), None)  # enough tiles on two levels
+    channels = config.model.channels
+    kept = kept_maps(lambda: method(batch), channels)
+    assert len(kept) > len(set(kept)) >= 2 * config.model.num_convs
 
 
 def test_built_detectors_are_quick_and_exported_ones_plain(monkeypatch: pytest.MonkeyPatch) -> None:
